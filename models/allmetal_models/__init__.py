@@ -1,0 +1,3 @@
+"""Model definitions, one file per `model_type`."""
+
+from __future__ import annotations
