@@ -1,0 +1,138 @@
+"""Every option of the engine and the server, once: field, default, doc.
+
+The command line, the server and the docs are derived from these dataclasses.  A config is frozen;
+what the machine makes of it is the `Plan`.  This is the only file that reads the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+from allmetal.errors import ConfigError
+
+DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
+LoadFormat: TypeAlias = Literal["auto", "safetensors", "gguf", "dummy"]
+Policy: TypeAlias = Literal["fcfs", "priority"]
+Fallback: TypeAlias = Literal["error", "warn", "allow"]
+
+
+def option(default: Any = MISSING, doc: str = "", **meta: Any) -> Any:
+    """A config field with its doc.  `meta`: choices, metavar, group, short."""
+    metadata = {"doc": doc, **meta}
+    if isinstance(default, Mapping):
+        return field(default_factory=lambda: MappingProxyType(dict(default)), metadata=metadata)
+    if default is MISSING:
+        return field(metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What to serve, on what, and within which bounds."""
+
+    model: str = option(
+        doc="a folder with config.json and safetensors, a .gguf file, or a hub name", group="model"
+    )
+    tokenizer: str | None = option(None, "folder or file of the tokenizer; default: the model's")
+    chat_template: str | None = option(
+        None, "a Jinja file to use instead of the model's chat template", group="model"
+    )
+    revision: str | None = option(None, "branch, tag or commit of a hub model", group="model")
+    load_format: LoadFormat = option(
+        "auto", "how weights are read; dummy makes random ones of the right shape", group="model"
+    )
+    dtype: DType = option("auto", "type of activations and dense weights", group="model")
+    quantization: str | None = option(
+        None, "quantise dense weights while loading: int8", choices=("int8",), group="model"
+    )
+    max_model_len: int | None = option(
+        None, "longest sequence, prompt and output together; default: the model's", group="model"
+    )
+
+    platform: str = option(
+        "auto", "platform plugin to run on; auto takes the one with a device", group="platform"
+    )
+    device: int = option(0, "index of the device among the platform's", group="platform")
+    threads: int | None = option(
+        None, "threads for kernels that run on the host; default: the cores given", group="platform"
+    )
+    kernel: Mapping[str, str] = option(
+        {}, "use this kernel for an op family; never replaced", metavar="FAMILY=NAME", group="platform"
+    )
+    fallback: Fallback = option(
+        "warn", "what to do when an asked feature cannot be had", group="platform"
+    )
+
+    block_size: int | None = option(None, "tokens in a cache block; default: the platform's")
+    kv_cache_dtype: str = option("auto", "type of cached keys and values")
+    kv_cache_memory: int | None = option(
+        None, "bytes for cached keys and values; default: a share of what is free", group="memory"
+    )
+    memory_fraction: float | None = option(
+        None, "share of the free device memory that weights and cache may take", group="memory"
+    )
+
+    max_num_seqs: int | None = option(None, "sequences running at once", group="scheduling")
+    max_num_batched_tokens: int | None = option(
+        None, "tokens computed in one step, prompts and outputs together", group="scheduling"
+    )
+    prefix_caching: bool = option(True, "share cache blocks of equal prefixes", group="scheduling")
+    scheduling_policy: Policy = option(
+        "fcfs", "order of waiting requests: first come, or priority then first come"
+    )
+    async_scheduling: bool = option(
+        True, "prepare the next step while one runs", group="scheduling"
+    )
+    seed: int = option(0, "seed of requests that bring none", group="scheduling")
+
+    def __post_init__(self) -> None:
+        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, not {value}")
+        if self.kv_cache_memory is not None and self.kv_cache_memory <= 0:
+            raise ConfigError(
+                f"kv_cache_memory must be positive, not {self.kv_cache_memory}",
+                hint="without cache memory no token can be computed; leave it out for the default",
+            )
+        if self.memory_fraction is not None and not 0 < self.memory_fraction <= 1:
+            raise ConfigError(f"memory_fraction must be in (0, 1], not {self.memory_fraction}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Where the server listens and how it behaves."""
+
+    host: str = option("127.0.0.1", "address to listen on", group="server")
+    port: int = option(8000, "port to listen on; 0 takes a free one", group="server")
+    served_model_name: str | None = option(
+        None, "name clients use; default: the model as given", group="server"
+    )
+
+
+def docs_of(config: type[Any]) -> dict[str, Field[Any]]:
+    """Field name -> field, for generators of help and docs."""
+    return {f.name: f for f in fields(config)}
+
+
+def cache_dir() -> Path:
+    """Where derived files live: $ALLMETAL_CACHE, else $XDG_CACHE_HOME/allmetal, else ~/.cache."""
+    if explicit := os.environ.get("ALLMETAL_CACHE"):
+        return Path(explicit)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "allmetal"
+
+
+def plugin_lists() -> tuple[frozenset[str] | None, frozenset[str]]:
+    """(allowed or None for all, denied) plugin names: $ALLMETAL_PLUGINS, $ALLMETAL_PLUGINS_DENY."""
+    allow = os.environ.get("ALLMETAL_PLUGINS")
+    deny = os.environ.get("ALLMETAL_PLUGINS_DENY", "")
+    return (
+        None if allow is None else frozenset(filter(None, allow.split(","))),
+        frozenset(filter(None, deny.split(","))),
+    )

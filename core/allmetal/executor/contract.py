@@ -1,0 +1,90 @@
+"""Seam 1: between the engine, which knows requests, and the runner, which knows tensors.
+
+Ints and bytes cross it, never tensors, so an executor may live in another process or machine.
+Steps are executed in the order they are given: a later step may rely on every write of an earlier
+one, and blocks freed after step N may be given away in step N + 1 while N still runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from allmetal.platform.kv import CacheLayout, KVSpec
+from allmetal.request import Logprobs, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """What the engine learns from loading: one KVSpec an attention layer; sizes in bytes."""
+
+    kv_specs: tuple[KVSpec, ...]
+    kv_bytes: int
+    weight_bytes: int
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceStart:
+    """A sequence takes a slot of the runner's state, with all its tokens known so far.
+
+    After a preemption `token_ids` holds the prompt and what was generated before.
+    """
+
+    slot: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    stop_token_ids: tuple[int, ...]  # end-of-sequence ids included; held back below min_tokens
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """One forward pass.  The lists of equal length run over the scheduled sequences.
+
+    `num_computed`: tokens of the sequence that are in the cache before the step.
+    `samples`: whether the sequence's last known token is in this step, so that a new one follows.
+    `new_blocks`: (slot, group, index in the sequence's table, block ids from there on).
+    """
+
+    step_id: int
+    starts: list[SequenceStart]
+    slots: list[int]
+    num_scheduled: list[int]
+    num_computed: list[int]
+    samples: list[bool]
+    new_blocks: list[tuple[int, int, int, list[int]]]
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutput:
+    """`token_ids`: one sampled token for each True of the plan's `samples`, in order.
+
+    `logprobs` runs beside `token_ids` (None where not asked for).  `prompt_logprobs`: slot ->
+    one entry for each prompt position computed in this step from position 1 on (position p's
+    entry is computed with token p - 1).
+    """
+
+    step_id: int
+    token_ids: list[int]
+    logprobs: list[Logprobs | None] | None = None
+    prompt_logprobs: dict[int, list[Logprobs]] = field(default_factory=dict)
+
+
+class StepFuture(Protocol):
+    def result(self) -> StepOutput:
+        """Wait for the step.  Raises what the step raised."""
+        ...
+
+    def done(self) -> bool: ...
+
+
+class Executor(Protocol):
+    """One model on one or many devices.  Made by a factory from a config; see `executor.local`."""
+
+    def load(self) -> LoadedModel: ...
+    def allocate(self, layout: CacheLayout) -> None: ...
+    def execute(self, step: StepPlan) -> StepFuture: ...
+    def close(self) -> None: ...

@@ -1,0 +1,42 @@
+"""What a forward pass is given: tensors on the device, and the host's copy of the few numbers
+that kernels driven from the host need.
+
+Legend: T tokens, B sequences, P blocks a sequence at most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(slots=True, kw_only=True)
+class AttentionBatch:
+    """One KV group's view of a batch.  Sequences lie one behind the other along T."""
+
+    query_start: torch.Tensor  # [B + 1] int32, where each sequence's tokens begin in T
+    seq_lens: torch.Tensor  # [B] int32, tokens in the cache after this step's write
+    block_table: torch.Tensor  # [B, P] int32
+    slot_mapping: torch.Tensor  # [T] int64, block * block_size + offset of each token's KV
+    max_query_len: int
+    max_seq_len: int
+    host_query_lens: list[int]
+    host_seq_lens: list[int]
+    memo: dict[object, object] = field(default_factory=dict)
+    """Kernels keep what they derive once a step (schedules, index lists) under their own key."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """All tokens of one step.  `groups[g]` belongs to the g-th KV group."""
+
+    token_ids: torch.Tensor  # [T] int64
+    positions: torch.Tensor  # [T] int64
+    groups: tuple[AttentionBatch, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return self.token_ids.shape[0]

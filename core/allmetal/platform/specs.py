@@ -1,0 +1,265 @@
+"""The op families: a frozen spec that says the problem, and the callable that solves it.
+
+Dtypes are torch's names as strings.  `platform/reference` holds a pure torch kernel for every
+spec here; it defines what is right.  A family that is not needed yet is named in `FAMILIES` and
+gets its spec with its first user.
+
+Legend: T tokens, H query heads, K key-value heads, D head dim, C channels, N outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
+
+    from allmetal.platform.batch import AttentionBatch
+
+FAMILIES: Mapping[str, str] = {
+    "attention": "paged attention over a mixed batch of prefill and decode",
+    "attention_input": "split QKV, QK norm, rotary embedding, cache write, in one",
+    "mla": "multi-head latent attention",
+    "sparse_attention": "attention over selected tokens",
+    "linear": "matrix products over dense and quantised weights",
+    "moe": "routed experts",
+    "rms_norm": "root mean square norm, with an optional residual add before it",
+    "gated_activation": "act(gate) * up",
+    "state_space": "recurrent layers and short convolutions",
+    "sampling": "logits to tokens",
+    "lora": "low-rank adapters",
+    "kv_copy": "gather and scatter of cache blocks",
+    "collective": "communication between ranks",
+}
+
+
+# ---- attention -----------------------------------------------------------------------------
+
+KVLayout: TypeAlias = str
+"""Axes of a layer's cache.  "nhd" is [blocks, 2, block_size, K, D] and "hnd" is
+[blocks, 2, K, block_size, D]; the reference reads and writes both.  A kernel may name a layout of
+its own when its platform also brings an `attention_input` for it.  Axis 0 is always the block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSpec:
+    """softmax(soft_cap(scale * q k^T) + causal and window mask) v, per sequence, over the cache.
+
+    `window`: a query at position p sees positions p - window + 1 .. p.
+    `soft_cap`: c * tanh(x / c) on the scaled scores.  `sinks`: one learned logit a head joins
+    the denominator.
+    """
+
+    family: ClassVar[str] = "attention"
+    dtype: str
+    kv_dtype: str
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+    scale: float
+    window: int | None = None
+    soft_cap: float | None = None
+    sinks: bool = False
+
+
+class AttentionOp(Protocol):
+    """q [T, H, D] -> out [T, H, D]; keys and values of all T tokens are already in `cache`."""
+
+    @property
+    def kv_layout(self) -> KVLayout: ...
+    def cache_shape(self, num_blocks: int) -> tuple[int, ...]: ...
+    def __call__(
+        self,
+        q: torch.Tensor,
+        cache: torch.Tensor,
+        batch: AttentionBatch,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionInputSpec:
+    """From the fused projection to attention's input.
+
+    `qk_norm`: RMS norm of q and k before rotation, per head ("head", weights [D]) or over all
+    heads ("full", weights [H * D] and [K * D]).  The norm's weight is `weight + norm_offset`.
+    `rotary_dim`: leading channels of each head that rotate, 0 for none; `interleaved` pairs
+    channels (0, 1), (2, 3) .. instead of (i, i + rotary_dim / 2).
+    """
+
+    family: ClassVar[str] = "attention_input"
+    dtype: str
+    kv_dtype: str
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+    kv_layout: KVLayout
+    rotary_dim: int
+    interleaved: bool = False
+    qk_norm: Literal["none", "head", "full"] = "none"
+    norm_eps: float = 1e-6
+    norm_offset: float = 0.0
+
+
+class AttentionInputOp(Protocol):
+    """qkv [T, (H + 2 K) * D] -> q [T, H, D] contiguous; keys and values go to `cache`.
+
+    `cos_sin` is [max_positions, rotary_dim] float32: cosines then sines, each rotary_dim / 2.
+    """
+
+    def __call__(
+        self,
+        qkv: torch.Tensor,
+        positions: torch.Tensor,
+        cos_sin: torch.Tensor | None,
+        cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+        q_weight: torch.Tensor | None = None,
+        k_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor: ...
+
+
+# ---- linear --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseWeight:
+    """`weight` [N, C] in `dtype`."""
+
+    kind: ClassVar[str] = "dense"
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GGUFWeight:
+    """`weight` [N, bytes] uint8: rows of GGML blocks along C.  Source: the ggml format tables."""
+
+    kind: ClassVar[str] = "gguf"
+    type: str  # "Q4_0", "Q4_K", ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntWeight:
+    """`weight` [N, C] int8 holding `bits`-bit values, `scale` [N, C / group_size] float32.
+
+    `group_size` 0 is one scale a row.  Symmetric: value * scale.
+    `act_dtype` "int8": activations are quantised per token while running; else weight only.
+    """
+
+    kind: ClassVar[str] = "int"
+    bits: int = 8
+    group_size: int = 0
+    act_dtype: str | None = None
+
+
+WeightFormat: TypeAlias = DenseWeight | GGUFWeight | IntWeight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearSpec:
+    """y = x W^T + b with W [N, C] stored as `weight` says; x and y are of `dtype`."""
+
+    family: ClassVar[str] = "linear"
+    dtype: str
+    in_features: int
+    out_features: int
+    bias: bool
+    weight: WeightFormat
+
+
+PackedWeight: TypeAlias = object
+"""A weight in a kernel's own layout: only the op that packed it reads it."""
+
+
+class LinearOp(Protocol):
+    """x [T, C] -> y [T, N]."""
+
+    def pack(self, weights: Mapping[str, torch.Tensor]) -> PackedWeight:
+        """Checkpoint layout to kernel layout, once at load; may keep or copy the tensors."""
+        ...
+
+    def __call__(
+        self, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None
+    ) -> torch.Tensor: ...
+
+
+# ---- elementwise ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RMSNormSpec:
+    """y = x / sqrt(mean(x^2) + eps) * (weight + offset), computed in float32.
+
+    With `residual`, s = x + residual comes first and is returned beside y.
+    `cast_before_weight`: the normalised value is rounded to `dtype` before the weight is applied
+    (families that state the norm so get bit-equal results).
+    """
+
+    family: ClassVar[str] = "rms_norm"
+    dtype: str
+    dim: int
+    eps: float
+    offset: float = 0.0
+    residual: bool = False
+    cast_before_weight: bool = False
+
+
+class RMSNormOp(Protocol):
+    """x [T, C] -> (y [T, C], s [T, C]); without residual s is x itself."""
+
+    def __call__(
+        self, x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+Activation: TypeAlias = Literal["silu", "gelu", "gelu_tanh", "relu"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedActivationSpec:
+    """act(x[:, :dim]) * x[:, dim:]."""
+
+    family: ClassVar[str] = "gated_activation"
+    dtype: str
+    dim: int
+    activation: Activation
+
+
+class GatedActivationOp(Protocol):
+    """x [T, 2 * dim] -> y [T, dim]."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
+# ---- sampling ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSpec:
+    """Choice of one token a row from processed logits, with temperature, top-k/p and min-p."""
+
+    family: ClassVar[str] = "sampling"
+    vocab_size: int
+
+
+class SamplingOp(Protocol):
+    """logits [B, V] float32 -> token ids [B] int64.
+
+    `temperature` [B] float32 (0 is greedy), `top_k` [B] int32 (0 is off), `top_p` and `min_p`
+    [B] float32, `uniform` [B] float32 in [0, 1): the row's only randomness, so that a row's
+    result does not depend on its neighbours.  The None of an option says that no row uses it.
+    """
+
+    def __call__(
+        self,
+        logits: torch.Tensor,
+        temperature: torch.Tensor | None,
+        top_k: torch.Tensor | None,
+        top_p: torch.Tensor | None,
+        min_p: torch.Tensor | None,
+        uniform: torch.Tensor | None,
+    ) -> torch.Tensor: ...

@@ -1,0 +1,170 @@
+"""What crosses the API: sampling parameters in, outputs out.  Plain data, no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from allmetal.errors import RequestError
+
+FinishReason: TypeAlias = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How one request chooses its tokens.
+
+    The order of effects is: allowed ids, bad words, bias and minimum length, penalties,
+    temperature, min-p, top-k, top-p.  Reported logprobs are of the raw distribution.
+    """
+
+    n: int = 1
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    logprobs: int | None = None  # None: off; 0: of the chosen token only
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        for ok, message in self._rules():
+            if not ok:
+                raise RequestError(message, hint="see docs/sampling.md for each parameter's range")
+
+    def _rules(self) -> tuple[tuple[bool, str], ...]:
+        finite = math.isfinite
+        return (
+            (self.n >= 1, f"n must be at least 1, not {self.n}"),
+            (
+                self.max_tokens is None or self.max_tokens >= 1,
+                f"max_tokens must be at least 1, not {self.max_tokens}",
+            ),
+            (self.min_tokens >= 0, f"min_tokens must not be negative, not {self.min_tokens}"),
+            (
+                self.max_tokens is None or self.min_tokens <= self.max_tokens,
+                f"min_tokens ({self.min_tokens}) exceeds max_tokens ({self.max_tokens})",
+            ),
+            (
+                finite(self.temperature) and self.temperature >= 0,
+                f"temperature must be a number of at least 0, not {self.temperature}",
+            ),
+            (self.top_k >= 0, f"top_k must be 0 (off) or positive, not {self.top_k}"),
+            (0 < self.top_p <= 1, f"top_p must be in (0, 1], not {self.top_p}"),
+            (0 <= self.min_p <= 1, f"min_p must be in [0, 1], not {self.min_p}"),
+            (
+                -2 <= self.presence_penalty <= 2,
+                f"presence_penalty must be in [-2, 2], not {self.presence_penalty}",
+            ),
+            (
+                -2 <= self.frequency_penalty <= 2,
+                f"frequency_penalty must be in [-2, 2], not {self.frequency_penalty}",
+            ),
+            (
+                finite(self.repetition_penalty) and self.repetition_penalty > 0,
+                f"repetition_penalty must be positive, not {self.repetition_penalty}",
+            ),
+            (
+                self.logprobs is None or self.logprobs >= 0,
+                f"logprobs must not be negative, not {self.logprobs}",
+            ),
+            (
+                self.prompt_logprobs is None or self.prompt_logprobs >= 0,
+                f"prompt_logprobs must not be negative, not {self.prompt_logprobs}",
+            ),
+            (all(self.stop), "a stop string must not be empty"),
+            (all(self.bad_words), "a bad word must not be empty"),
+            (all(map(finite, self.logit_bias.values())), "logit_bias values must be finite"),
+            (
+                self.allowed_token_ids is None or len(self.allowed_token_ids) > 0,
+                "allowed_token_ids must name at least one token",
+            ),
+        )
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One sequence for the engine: token ids in, token ids out.
+
+    `sampling` is resolved: n is 1, bad words are ids, stop strings stay with the caller.
+    Lower `priority` runs first.  `cache_salt` keeps prefix reuse within one salt.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    eos_token_ids: tuple[int, ...] = ()
+    priority: int = 0
+    arrival_time: float = 0.0
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprobs:
+    """Log probabilities at one position: the chosen token first, then the most likely ones.
+
+    `ranks[0]` is the chosen token's rank (1 is the most likely).
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    ranks: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenDelta:
+    """What one engine step adds to one request."""
+
+    request_id: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    logprobs: list[Logprobs] | None = None
+    prompt_logprobs: list[Logprobs | None] | None = None
+    num_cached_tokens: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class CompletionOutput:
+    """One of a request's n completions, as far as it has come."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[Logprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestOutput:
+    """A request with its completions; `finished` once all of them are."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    prompt_logprobs: list[Logprobs | None] | None = None
+    num_cached_tokens: int = 0
+    finished: bool = False

@@ -1,0 +1,3 @@
+"""Placeholder, replaced in the next commit."""
+
+from __future__ import annotations
