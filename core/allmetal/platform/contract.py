@@ -72,7 +72,8 @@ Capability: TypeAlias = Native | Emulated | Unsupported | Unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo:
-    """One device as probing sees it, before any context is opened.  Sizes are bytes."""
+    """One device as probing sees it, before any context is opened.  Sizes are bytes, 0
+    where only the opened device tells."""
 
     index: int
     name: str

@@ -1,0 +1,44 @@
+"""The cuda platform.  Probing works; the device layer and the kernels are not written yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from allmetal.errors import PlatformError
+from allmetal.platform.capabilities import FEATURES
+from allmetal.platform.contract import (
+    AnyKernel,
+    CapabilityTable,
+    Device,
+    DeviceInfo,
+    Probe,
+    Unsupported,
+)
+from allmetal_cuda.probe import probe
+
+_MISSING = "allmetal-cuda has no device layer and no kernels yet"
+
+
+class CudaPlatform:
+    """Finds devices and refuses to open them.  `root` is where the file system begins."""
+
+    name = "cuda"
+    contract_version = 1
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+
+    def probe(self) -> Probe:
+        return probe(self._root)
+
+    def open(self, device: DeviceInfo) -> Device:
+        raise PlatformError(
+            f"{device.name} was found, but cannot be used: {_MISSING}", hint="--platform cpu"
+        )
+
+    def capabilities(self, device: DeviceInfo) -> CapabilityTable:
+        return {feature: Unsupported(_MISSING) for feature in FEATURES}
+
+    def kernels(self, device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
+        return {}

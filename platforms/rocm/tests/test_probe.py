@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from allmetal.errors import PlatformError
+from allmetal.platform.contract import Absent, Broken, Unsupported
+from allmetal.testing.machine import add_pci_device, write_files
+from allmetal_rocm import RocmPlatform
+from allmetal_rocm.probe import gfx_name
+
+AMD, DISPLAY, ACCELERATOR = 0x1002, 0x03, 0x12
+NODES = "sys/class/kfd/kfd/topology/nodes"
+GIB = 1 << 30
+
+
+def machine_with_one_gpu(root: Path, *, base_class: int = ACCELERATOR) -> None:
+    card = add_pci_device(
+        root, "0001:c1:00.0", vendor=AMD, device=0x74A1, base_class=base_class, driver="amdgpu"
+    )
+    write_files(
+        card,
+        {"product_name": "AMD Instinct MI300X\n", "mem_info_vram_total": f"{192 * GIB}\n"},
+    )
+    write_files(
+        root,
+        {
+            f"{NODES}/0/properties": "cpu_cores_count 96\nsimd_count 0\ngfx_target_version 0\n",
+            f"{NODES}/1/properties": "simd_count 1216\ngfx_target_version 90402\n"
+            f"location_id {0xC1 << 8}\ndomain 1\ndrm_render_minor 128\n",
+            "dev/kfd": "",
+            "dev/dri/renderD128": "",
+            "sys/module/amdgpu/version": "6.10.5\n",
+        },
+    )
+
+
+@pytest.mark.skipif(Path("/dev/kfd").exists(), reason="needs a machine without AMD GPU")
+def test_on_a_machine_without_gpu_the_reason_names_what_was_looked_for() -> None:
+    found = RocmPlatform().probe()
+
+    assert isinstance(found, Absent)
+    for looked_for in ("AMD", "1002", "/sys/bus/pci/devices", "/sys/class/kfd/kfd/topology"):
+        assert looked_for in found.reason
+
+
+@pytest.mark.parametrize("base_class", [DISPLAY, ACCELERATOR])
+def test_a_device_is_found_with_name_memory_and_architecture(
+    tmp_path: Path, base_class: int
+) -> None:
+    machine_with_one_gpu(tmp_path, base_class=base_class)
+
+    found = RocmPlatform(tmp_path).probe()
+
+    assert not isinstance(found, Absent | Broken)
+    assert [("AMD Instinct MI300X", 192 * GIB, "gfx942", "6.10.5", "0001:c1:00.0")] == [
+        (d.name, d.total_memory, d.arch, d.driver, d.traits["pci"]) for d in found
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [(90402, "gfx942"), (90010, "gfx90a"), (90500, "gfx950"), (110003, "gfx1103"), (0, "")],
+)
+def test_the_architecture_is_spelled_as_the_compiler_does(version: int, name: str) -> None:
+    assert gfx_name(version) == name
+
+
+def test_a_container_that_was_given_some_gpus_sees_those(tmp_path: Path) -> None:
+    machine_with_one_gpu(tmp_path)
+    write_files(
+        tmp_path, {f"{NODES}/2/properties": "simd_count 1216\ndrm_render_minor 129\ndomain 0\n"}
+    )
+
+    found = RocmPlatform(tmp_path).probe()
+
+    assert not isinstance(found, Absent | Broken)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("removed", "told"),
+    [
+        ("dev/kfd", "--device /dev/kfd"),
+        ("dev/dri/renderD128", "/dev/dri/renderD*"),
+        (f"{NODES}/1/properties", "no compute node"),
+    ],
+)
+def test_what_bars_the_way_to_a_gpu_is_named(tmp_path: Path, removed: str, told: str) -> None:
+    machine_with_one_gpu(tmp_path)
+    (tmp_path / removed).unlink()
+
+    found = RocmPlatform(tmp_path).probe()
+
+    assert isinstance(found, Broken)
+    assert told in found.reason
+
+
+def test_a_gpu_under_another_driver_is_broken(tmp_path: Path) -> None:
+    add_pci_device(
+        tmp_path, "0000:03:00.0", vendor=AMD, device=1, base_class=DISPLAY, driver="radeon"
+    )
+
+    found = RocmPlatform(tmp_path).probe()
+
+    assert isinstance(found, Broken)
+    assert "'radeon'" in found.reason
+
+
+def test_a_found_device_is_not_opened_and_no_feature_is_claimed(tmp_path: Path) -> None:
+    machine_with_one_gpu(tmp_path)
+    platform = RocmPlatform(tmp_path)
+    found = platform.probe()
+    assert not isinstance(found, Absent | Broken)
+
+    with pytest.raises(PlatformError, match="MI300X was found, but") as error:
+        platform.open(found[0])
+
+    assert error.value.hint == "--platform cpu"
+    assert all(isinstance(c, Unsupported) for c in platform.capabilities(found[0]).values())
+    assert platform.kernels(found[0]) == {}
