@@ -1,0 +1,60 @@
+# Everything a contributor types. Each target does its own set-up: on a fresh clone `make demo`,
+# `make test` or bare `make` is the first command, not the second.
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PLATFORMS := ascend cpu cuda rocm tpu triton xpu
+FOLDERS := core models plugins platforms tests examples build_backend.py hatch_build.py
+
+.DEFAULT_GOAL := all
+.PHONY: all demo install check lint types imports docs docs-check unit test bench clean
+
+all: check test
+
+install: $(STAMP)
+
+# torch goes in first and by name: the platforms only bound it, and a bare bound takes whichever
+# build the index offers, which for PyPI on Linux is several gigabytes. Set TORCH to choose another.
+$(STAMP): pyproject.toml hatch_build.py build_backend.py $(wildcard platforms/*/pyproject.toml)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet -e '.[demo,dev]' $(PLATFORMS:%=-e platforms/%)
+	@touch $@
+
+demo: install
+	$(BIN)/python examples/demo.py
+
+check: lint types imports docs-check
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+imports: install
+	$(BIN)/lint-imports
+
+docs: install
+	$(BIN)/python -m cogapp -r $(shell grep -rlF '[[[cog' --include='*.md' README.md docs)
+
+docs-check: install
+	$(BIN)/python -m cogapp --check --diff $(shell grep -rlF '[[[cog' --include='*.md' README.md docs)
+
+unit: install
+	$(BIN)/python -m pytest -q tests/unit platforms -m 'not slow and not packaging'
+
+test: install
+	$(BIN)/python -m pytest
+
+bench: install
+	$(BIN)/allmetal bench --help
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
