@@ -136,6 +136,16 @@ class Advice:
     graph_sizes: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenOptions:
+    """What the user asks of a device when it is opened; None leaves it to the platform."""
+
+    threads: int | None = None
+
+
+DEFAULT_OPTIONS = OpenOptions()
+
+
 class Event(Protocol):
     def record(self) -> None: ...
     def synchronize(self) -> None: ...
@@ -250,7 +260,7 @@ class Platform(Protocol):
         """Cheap: opens no device context and never raises."""
         ...
 
-    def open(self, device: DeviceInfo) -> Device: ...
+    def open(self, device: DeviceInfo, options: OpenOptions = DEFAULT_OPTIONS) -> Device: ...
     def capabilities(self, device: DeviceInfo) -> CapabilityTable:
         """Feature id -> capability; what is left out is `Unknown`."""
         ...

@@ -8,10 +8,12 @@ from pathlib import Path
 from allmetal.errors import PlatformError
 from allmetal.platform.capabilities import FEATURES
 from allmetal.platform.contract import (
+    DEFAULT_OPTIONS,
     AnyKernel,
     CapabilityTable,
     Device,
     DeviceInfo,
+    OpenOptions,
     Probe,
     Unsupported,
 )
@@ -32,7 +34,7 @@ class TpuPlatform:
     def probe(self) -> Probe:
         return probe(self._root)
 
-    def open(self, device: DeviceInfo) -> Device:
+    def open(self, device: DeviceInfo, options: OpenOptions = DEFAULT_OPTIONS) -> Device:
         raise PlatformError(
             f"{device.name} was found, but cannot be used: {_MISSING}", hint="--platform cpu"
         )
