@@ -18,10 +18,11 @@ install: $(STAMP)
 
 # torch goes in first and by name: the platforms only bound it, and a bare bound takes whichever
 # build the index offers, which for PyPI on Linux is several gigabytes. Set TORCH to choose another.
+# The extra `cpu` is left out because it would install platforms/cpu as a copy, not editable.
 $(STAMP): pyproject.toml hatch_build.py build_backend.py $(wildcard platforms/*/pyproject.toml)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet -e '.[demo,dev]' $(PLATFORMS:%=-e platforms/%)
+	$(BIN)/python -m pip install --quiet -e '.[dev]' $(PLATFORMS:%=-e platforms/%)
 	@touch $@
 
 demo: install
