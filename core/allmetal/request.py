@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from allmetal.errors import RequestError
 
 FinishReason: TypeAlias = Literal["stop", "length", "abort", "error"]
@@ -119,8 +121,7 @@ class Request:
     cache_salt: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logprobs:
+class Logprobs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Log probabilities at one position: the chosen token first, then the most likely ones.
 
     `ranks[0]` is the chosen token's rank (1 is the most likely).
@@ -131,9 +132,8 @@ class Logprobs:
     ranks: list[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenDelta:
-    """What one engine step adds to one request."""
+class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one engine step adds to one request.  A Struct, since hundreds are made a step."""
 
     request_id: str
     token_ids: list[int]

@@ -66,7 +66,11 @@ class AttentionSpec:
 
 
 class AttentionOp(Protocol):
-    """q [T, H, D] -> out [T, H, D]; keys and values of all T tokens are already in `cache`."""
+    """q [T, H, D] -> out [T, H, D]; keys and values of all T tokens are already in `cache`.
+
+    Slots no query may see (past seq_lens, before the window, other blocks) can hold anything,
+    NaN included, and never reach the output.
+    """
 
     @property
     def kv_layout(self) -> KVLayout: ...
@@ -87,7 +91,8 @@ class AttentionInputSpec:
     `qk_norm`: RMS norm of q and k before rotation, per head ("head", weights [D]) or over all
     heads ("full", weights [H * D] and [K * D]).  The norm's weight is `weight + norm_offset`.
     `rotary_dim`: leading channels of each head that rotate, 0 for none; `interleaved` pairs
-    channels (0, 1), (2, 3) .. instead of (i, i + rotary_dim / 2).
+    channels (0, 1), (2, 3) .. instead of (i, i + rotary_dim / 2).  A narrower `kv_dtype` is a
+    saturating cast without scales.
     """
 
     family: ClassVar[str] = "attention_input"
@@ -251,7 +256,12 @@ class SamplingOp(Protocol):
 
     `temperature` [B] float32 (0 is greedy), `top_k` [B] int32 (0 is off), `top_p` and `min_p`
     [B] float32, `uniform` [B] float32 in [0, 1): the row's only randomness, so that a row's
-    result does not depend on its neighbours.  The None of an option says that no row uses it.
+    result does not depend on its neighbours.  The None of an option says that no row uses it; no
+    temperature means that all rows are greedy.
+
+    Filters run in the order temperature, min-p, top-k, top-p, each on what the one before left;
+    tokens as likely as the last one kept stay.  The token drawn is the first, in vocabulary
+    order, whose cumulative share of the remaining probability exceeds `uniform`.
     """
 
     def __call__(

@@ -1,0 +1,1 @@
+"""Paged KV cache, as ints: the pool of blocks, prefix reuse, and each sequence's tables."""

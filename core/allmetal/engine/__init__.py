@@ -1,0 +1,1 @@
+"""The engine: what runs next, and what becomes of it.  Requests in, token ids out; no torch."""

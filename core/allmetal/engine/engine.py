@@ -1,0 +1,300 @@
+"""The engine loop: schedule a step, start it, take the results of the one before.
+
+With asynchronous scheduling two steps are under way: while one runs the next is scheduled and
+handed over, so the device never waits for this code.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from allmetal.cache.groups import layout_for, max_tokens_held
+from allmetal.cache.manager import KVCacheManager
+from allmetal.config import EngineConfig, Policy
+from allmetal.engine.scheduler import Scheduled, Scheduler
+from allmetal.engine.sequence import Sequence
+from allmetal.engine.validate import check_request
+from allmetal.errors import ConfigError
+from allmetal.executor.contract import Executor, StepFuture, StepOutput
+from allmetal.platform.plan import Plan
+from allmetal.request import FinishReason, Logprobs, Request, TokenDelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The bounds an engine works in."""
+
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    prefix_caching: bool = True
+    policy: Policy = "fcfs"
+    async_scheduling: bool = True
+    seed: int = 0
+    shrink_to_memory: bool = True
+    """Lower `max_model_len` to what the cache holds instead of raising."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """Counters since the start, and gauges of now.  Tokens, unless the name says otherwise."""
+
+    num_running: int
+    num_waiting: int
+    kv_usage: float
+    num_preemptions: int
+    prefix_queries: int
+    prefix_hits: int
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(slots=True)
+class _Counts:
+    prompt: int = 0
+    output: int = 0
+    requests: int = 0
+
+
+class Engine:
+    """Requests in, token deltas out.  Not thread-safe: one thread owns it."""
+
+    def __init__(self, executor: Executor, limits: Limits, plan: Plan | None = None) -> None:
+        self.plan = plan
+        self.executor = executor
+        self.loaded = executor.load()
+        self.layout = layout_for(self.loaded.kv_specs, limits.block_size, self.loaded.kv_bytes)
+        self.limits = limits
+        self.max_model_len = self._longest_sequence()
+        executor.allocate(self.layout)
+        self.cache = KVCacheManager(self.layout, prefix_caching=limits.prefix_caching)
+        self.scheduler = Scheduler(
+            self.cache,
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            policy=limits.policy,
+        )
+        self._depth = 2 if limits.async_scheduling else 1
+        self._in_flight: deque[tuple[Scheduled, StepFuture]] = deque()
+        self._sequences: dict[str, Sequence] = {}
+        self._counts = _Counts()
+
+    @classmethod
+    def from_config(cls, config: EngineConfig) -> Engine:
+        """Open the checkpoint, resolve the platform and plan, load.  Raises AllmetalError."""
+        from allmetal.checkpoint import open_checkpoint
+        from allmetal.executor.local import LocalExecutor
+        from allmetal.platform.resolve import resolve
+
+        plan = resolve(config, open_checkpoint(config)).plan
+        return cls(LocalExecutor(config, plan), limits_of(config, plan), plan)
+
+    def _longest_sequence(self) -> int:
+        limits = self.limits
+        held = max_tokens_held(self.layout, limits.max_num_batched_tokens, limits.max_model_len)
+        if held < limits.max_model_len and not limits.shrink_to_memory:
+            raise ConfigError(
+                f"the cache holds one sequence of {held} tokens, "
+                f"but max_model_len is {limits.max_model_len}",
+                hint=f"--max-model-len {held}, or more --kv-cache-memory",
+            )
+        return held
+
+    # ---- requests --------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Raises RequestError if the request cannot be served; the engine is unchanged then."""
+        check_request(request, self.max_model_len, self.loaded.vocab_size, self._sequences)
+        sampling = request.sampling
+        num_prompt = len(request.prompt_token_ids)
+        longest = self.max_model_len
+        if sampling.max_tokens is not None:
+            longest = min(longest, num_prompt + sampling.max_tokens)
+        eos = () if sampling.ignore_eos else request.eos_token_ids
+        order = self._counts.requests
+        self._counts.requests += 1
+        self._counts.prompt += num_prompt
+        seq = Sequence(
+            request=request,
+            token_ids=list(request.prompt_token_ids),
+            tables=self.cache.open(request.cache_salt),
+            order=order,
+            seed=_seed_of(self.limits.seed, order) if sampling.seed is None else sampling.seed,
+            max_tokens=longest,
+            stop_ids=frozenset((*eos, *sampling.stop_token_ids)),
+            first_output_at=num_prompt,
+            min_length=num_prompt + sampling.min_tokens,
+        )
+        self._sequences[request.request_id] = seq
+        self.scheduler.add(seq)
+
+    def abort(self, request_ids: list[str]) -> list[TokenDelta]:
+        """End these requests now.  Unknown ids (finished meanwhile) are passed over."""
+        return [
+            self._end(seq, "abort")
+            for request_id in request_ids
+            if (seq := self._sequences.get(request_id)) is not None
+        ]
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._sequences or self._in_flight)
+
+    # ---- the loop --------------------------------------------------------------------------
+
+    def step(self) -> list[TokenDelta]:
+        """Advance.  Returns what the oldest step under way brought, or nothing while the pipeline
+        fills."""
+        scheduled = self.scheduler.schedule()
+        if scheduled is not None:
+            self._in_flight.append((scheduled, self.executor.execute(scheduled.plan)))
+        if not self._in_flight or (scheduled is not None and len(self._in_flight) < self._depth):
+            return []
+        oldest, future = self._in_flight.popleft()
+        try:
+            output = future.result()
+        except Exception as exc:  # whatever a device raises fails its requests, not the engine
+            return self._fail(oldest, exc)
+        return self._take(oldest, output)
+
+    def _take(self, step: Scheduled, output: StepOutput) -> list[TokenDelta]:
+        if output.prompt_logprobs:
+            self._note_prompt_logprobs(step, output)
+        block_size = self.layout.block_size
+        name_blocks = self.scheduler.name_blocks
+        deltas: list[TokenDelta] = []
+        logprobs = output.logprobs
+        for index, (seq, token) in enumerate(zip(step.sampled, output.token_ids, strict=True)):
+            if seq.finish_reason is not None:
+                continue
+            seq.num_pending -= 1
+            token_ids = seq.token_ids
+            token_ids.append(token)
+            known = len(token_ids)
+            computed = seq.num_computed
+            if (known if known < computed else computed) // block_size > seq.tables.num_named:
+                name_blocks(seq)
+            stopped = token in seq.stop_ids and known >= seq.min_length
+            if (
+                stopped
+                or known >= seq.max_tokens
+                or logprobs is not None
+                or known - 1 == seq.first_output_at
+            ):
+                lp = None if logprobs is None else logprobs[index]
+                deltas.append(self._full_delta(seq, token, stopped, [lp] if lp else None))
+            else:
+                deltas.append(TokenDelta(request_id=seq.request.request_id, token_ids=[token]))
+        self._counts.output += len(deltas)
+        return deltas
+
+    def _full_delta(
+        self, seq: Sequence, token: int, stopped: bool, logprobs: list[Logprobs] | None
+    ) -> TokenDelta:
+        """A token with all that may come with it: an end, logprobs, the prompt's part."""
+        known = len(seq.token_ids)
+        reason: FinishReason | None = None
+        stop_reason = None
+        if stopped:
+            reason = "stop"
+            stop_reason = None if token in seq.request.eos_token_ids else token
+        elif known >= seq.max_tokens:
+            reason = "length"
+        first = known - 1 == seq.first_output_at
+        if reason is not None:
+            self._release(seq, reason)
+        return TokenDelta(
+            request_id=seq.request.request_id,
+            token_ids=[token],
+            finish_reason=reason,
+            stop_reason=stop_reason,
+            logprobs=logprobs,
+            prompt_logprobs=(seq.prompt_logprobs or None) if first else None,
+            num_cached_tokens=seq.num_cached if first else 0,
+        )
+
+    def _note_prompt_logprobs(self, step: Scheduled, output: StepOutput) -> None:
+        for seq, num_computed in zip(step.sequences, step.plan.num_computed, strict=True):
+            entries = output.prompt_logprobs.get(seq.slot)
+            if seq.finished or entries is None:
+                continue
+            if num_computed == 0:  # also when a preempted prompt starts over
+                seq.prompt_logprobs = [None]
+            seq.prompt_logprobs += entries
+
+    # ---- ends ------------------------------------------------------------------------------
+
+    def _release(self, seq: Sequence, reason: FinishReason) -> None:
+        seq.finish_reason = reason
+        self.scheduler.finish(seq)
+        del self._sequences[seq.request.request_id]
+
+    def _end(self, seq: Sequence, reason: FinishReason, error: str | None = None) -> TokenDelta:
+        self._release(seq, reason)
+        return TokenDelta(
+            request_id=seq.request.request_id, token_ids=[], finish_reason=reason, error=error
+        )
+
+    def _fail(self, step: Scheduled, exc: Exception) -> list[TokenDelta]:
+        """End every request of a failed step and of those started on top of it.
+
+        What their blocks hold is not known any more, so nothing is reused from before.
+        """
+        steps = [step]
+        while self._in_flight:
+            later, future = self._in_flight.popleft()
+            steps.append(later)
+            _settle(future)
+        self.cache.pool.forget_all()
+        affected = dict.fromkeys(seq for each in steps for seq in each.sequences)
+        error = f"{type(exc).__name__}: {exc}"
+        return [self._end(seq, "error", error) for seq in affected if not seq.finished]
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            num_running=len(self.scheduler.running),
+            num_waiting=len(self.scheduler.waiting),
+            kv_usage=self.cache.pool.usage,
+            num_preemptions=self.scheduler.num_preemptions,
+            prefix_queries=self.cache.stats.queries,
+            prefix_hits=self.cache.stats.hits,
+            prompt_tokens=self._counts.prompt,
+            output_tokens=self._counts.output,
+        )
+
+    def close(self) -> None:
+        """Let the steps under way end, then close the executor."""
+        while self._in_flight:
+            _settle(self._in_flight.popleft()[1])
+        self.executor.close()
+
+
+def _settle(future: StepFuture) -> None:
+    try:
+        future.result()
+    except Exception:  # its requests are being ended already
+        pass
+
+
+def _seed_of(engine_seed: int, order: int) -> int:
+    """Splitmix64 of the engine's seed and the request's number, as a non-negative int64."""
+    x = (engine_seed * 0x9E3779B97F4A7C15 + order + 1) & (2**64 - 1)
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+    return (x ^ (x >> 31)) >> 1
+
+
+def limits_of(config: EngineConfig, plan: Plan) -> Limits:
+    return Limits(
+        max_model_len=plan.max_model_len,
+        max_num_seqs=plan.max_num_seqs,
+        max_num_batched_tokens=plan.max_num_batched_tokens,
+        block_size=plan.block_size,
+        prefix_caching=plan.prefix_caching,
+        policy=config.scheduling_policy,
+        async_scheduling=plan.async_scheduling,
+        seed=config.seed,
+        shrink_to_memory=config.max_model_len is None,
+    )

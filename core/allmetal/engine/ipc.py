@@ -1,0 +1,158 @@
+"""What crosses between the server's process and the engine's: msgpack messages over one socket.
+
+Each end holds a ZeroMQ DEALER.  Where the system has them the socket is a file in a private folder,
+which goes as soon as both ends are connected; elsewhere it is a port of the loopback interface.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import zmq
+
+from allmetal import errors
+from allmetal.config import EngineConfig
+from allmetal.errors import AllmetalError, EngineDeadError, NoKernelError
+from allmetal.platform.plan import Plan
+from allmetal.request import Request, TokenDelta
+
+# The longest path the kernel takes for a socket is 107 bytes; leave room for the file's name.
+_LONGEST_FOLDER = 90
+
+
+class Message(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Base of all messages."""
+
+
+class Start(Message, frozen=True):
+    """To the engine, first: load this."""
+
+    config: EngineConfig
+
+
+class Add(Message, frozen=True):
+    requests: list[Request]
+
+
+class Abort(Message, frozen=True):
+    request_ids: list[str]
+
+
+class AskStats(Message, frozen=True):
+    call_id: int
+
+
+class Close(Message, frozen=True):
+    """Drop what is running and exit."""
+
+
+class Hello(Message, frozen=True):
+    """From the engine, first: it runs and is connected."""
+
+    pid: int
+
+
+class Ready(Message, frozen=True):
+    plan: Plan
+    stats: dict[str, Any]
+
+
+class Failure(Message, frozen=True):
+    """An error as it crosses: its class by name where it is one of ours, else its traceback."""
+
+    kind: str
+    message: str
+    hint: str | None = None
+    refused: list[tuple[str, str]] = []
+
+
+class Rejected(Message, frozen=True):
+    request_ids: list[str]
+    failure: Failure
+
+
+class Step(Message, frozen=True):
+    deltas: list[TokenDelta]
+
+
+class Stats(Message, frozen=True):
+    call_id: int
+    stats: dict[str, Any]
+
+
+ToEngine: TypeAlias = Start | Add | Abort | AskStats | Close
+FromEngine: TypeAlias = Hello | Ready | Failure | Rejected | Step | Stats
+
+
+def _encode_other(value: object) -> object:
+    if isinstance(value, Mapping):  # read-only views of a config's dicts
+        return dict(value)
+    raise NotImplementedError(f"{type(value).__name__} does not cross processes")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_other)
+encode = _encoder.encode
+decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
+decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
+
+
+def failure(error: BaseException) -> Failure:
+    """`error` as a message."""
+    if isinstance(error, AllmetalError):
+        refused = list(error.refused) if isinstance(error, NoKernelError) else []
+        return Failure(type(error).__name__, error.message, error.hint, refused)
+    last = "".join(traceback.format_exception_only(error)).strip()
+    return Failure("", f"{last}\n{''.join(traceback.format_exception(error))}".strip())
+
+
+def as_error(sent: Failure) -> AllmetalError:
+    """The error that was sent: same class, message and hint; EngineDeadError if it is not ours."""
+    kind = getattr(errors, sent.kind, None) if sent.kind else None
+    if not (isinstance(kind, type) and issubclass(kind, AllmetalError)):
+        return EngineDeadError(f"the engine failed: {sent.message}")
+    error = kind.__new__(kind)
+    AllmetalError.__init__(error, sent.message, hint=sent.hint)
+    if isinstance(error, NoKernelError):
+        error.refused = tuple(sent.refused)
+    return error
+
+
+@dataclass(slots=True, kw_only=True)
+class Rendezvous:
+    """Where the two processes meet; `folder` is None on the loopback interface."""
+
+    address: str
+    folder: Path | None
+
+    @classmethod
+    def make(cls) -> Rendezvous:
+        if zmq.has("ipc"):
+            folder = Path(tempfile.mkdtemp(prefix="allmetal-"))
+            if len(str(folder).encode()) <= _LONGEST_FOLDER:
+                return cls(address=f"ipc://{folder}/engine", folder=folder)
+            folder.rmdir()
+        return cls(address="tcp://127.0.0.1:*", folder=None)
+
+    def bind(self, socket: zmq.Socket[Any]) -> None:
+        """Listen, and note the port where one was left to the system."""
+        socket.bind(self.address)
+        self.address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def remove(self) -> None:
+        """Drop the folder.  A connection that stands is not disturbed."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def unlimited(socket: zmq.Socket[Any], *, linger_ms: int) -> None:
+    """No message is dropped or waits for room; closing waits `linger_ms` for what is unsent."""
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.LINGER, linger_ms)

@@ -1,0 +1,1 @@
+"""Seam 1: how a step plan becomes tokens."""

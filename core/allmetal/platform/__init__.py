@@ -1,0 +1,1 @@
+"""Platforms: the contract they fulfil, how they are found, and how a plan is made for one."""

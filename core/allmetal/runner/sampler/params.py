@@ -1,0 +1,109 @@
+"""Sampling parameters as the device holds them: one fixed-size record a slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntFlag
+
+import numpy as np
+import torch
+
+from allmetal.executor.contract import SequenceStart
+from allmetal.request import SamplingParams
+from allmetal.runner.sampler.random import stream_key
+
+RECORD = np.dtype(
+    [
+        ("key", "=i8"),
+        ("temperature", "=f4"),
+        ("top_k", "=i4"),
+        ("top_p", "=f4"),
+        ("min_p", "=f4"),
+        ("repetition", "=f4"),
+        ("presence", "=f4"),
+        ("frequency", "=f4"),
+        ("num_prompt", "=i4"),
+    ]
+)
+RECORD_WORDS = RECORD.itemsize // 8
+"""Length of a record in int64 words, the unit of uploads."""
+
+_COLUMN = {name: RECORD.fields[name][1] // 4 for name in RECORD.names or () if RECORD.fields}
+
+
+class Need(IntFlag):
+    """What a row needs beyond the argmax of its logits."""
+
+    RANDOM = 1
+    TOP_K = 2
+    TOP_P = 4
+    MIN_P = 8
+    PENALTY = 16
+    ALLOWED = 32
+    BAD_WORDS = 64
+    BIAS = 128
+    MIN_TOKENS = 256
+    LOGPROBS = 512
+
+
+EDITS = Need.PENALTY | Need.ALLOWED | Need.BAD_WORDS | Need.BIAS | Need.MIN_TOKENS
+"""Needs that change a row's logits before one is chosen."""
+
+
+def needs(sampling: SamplingParams) -> Need:
+    """What rows of these parameters need.  A greedy row has no use for top-k and its like."""
+    random = not sampling.greedy
+    penalty = (
+        sampling.repetition_penalty != 1.0
+        or sampling.presence_penalty != 0.0
+        or sampling.frequency_penalty != 0.0
+    )
+    asked = {
+        Need.RANDOM: random,
+        Need.TOP_K: random and sampling.top_k > 0,
+        Need.TOP_P: random and sampling.top_p < 1.0,
+        Need.MIN_P: random and sampling.min_p > 0.0,
+        Need.PENALTY: penalty,
+        Need.ALLOWED: sampling.allowed_token_ids is not None,
+        Need.BAD_WORDS: bool(sampling.bad_word_ids),
+        Need.BIAS: bool(sampling.logit_bias),
+        Need.MIN_TOKENS: sampling.min_tokens > 0,
+        Need.LOGPROBS: sampling.logprobs is not None,
+    }
+    return Need(sum(need for need, wanted in asked.items() if wanted))
+
+
+def record(start: SequenceStart) -> bytes:
+    """The record of a starting sequence, RECORD.itemsize bytes."""
+    sampling = start.sampling
+    values = (
+        stream_key(start.seed),
+        sampling.temperature,
+        min(sampling.top_k, 2**31 - 1),
+        sampling.top_p,
+        sampling.min_p,
+        sampling.repetition_penalty,
+        sampling.presence_penalty,
+        sampling.frequency_penalty,
+        start.num_prompt_tokens,
+    )
+    return np.array([values], dtype=RECORD).tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records of B rows, read by column; columns are views."""
+
+    words: torch.Tensor  # [B, RECORD_WORDS] int64
+
+    @property
+    def key(self) -> torch.Tensor:
+        return self.words[:, 0]
+
+    def real(self, name: str) -> torch.Tensor:
+        """Column `name` [B] float32."""
+        return self.words.view(torch.float32)[:, _COLUMN[name]]
+
+    def integer(self, name: str) -> torch.Tensor:
+        """Column `name` [B] int32."""
+        return self.words.view(torch.int32)[:, _COLUMN[name]]

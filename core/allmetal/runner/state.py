@@ -1,0 +1,84 @@
+"""What sequences own on the device between steps: one row a slot.
+
+The host never reads this state back.  A sampled token is written here by the runner, so the next
+step takes it from here and not from the host.
+
+Legend: S slots, L longest sequence, G KV groups, P blocks a sequence at most.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import torch
+
+from allmetal.executor.contract import StepPlan
+from allmetal.runner.sampler.params import RECORD_WORDS, record
+
+
+class SequenceState:
+    """Tokens, block tables and sampling records of every slot."""
+
+    def __init__(
+        self,
+        *,
+        num_slots: int,
+        max_model_len: int,
+        num_groups: int,
+        block_size: int,
+        device: torch.device,
+    ) -> None:
+        self.num_slots = num_slots
+        self.num_groups = num_groups
+        self.block_size = block_size
+        self.row_length = max_model_len + 1  # one more, for a token sampled at the very end
+        self.blocks_per_row = -(-max_model_len // block_size)
+        # Not zeroed: what lies behind a sequence's end is never read without a mask, and pages
+        # of host memory that no sequence reaches are never taken.
+        self.tokens = torch.empty(num_slots, self.row_length, dtype=torch.int32, device=device)
+        self.tables = torch.zeros(
+            num_groups, num_slots, self.blocks_per_row, dtype=torch.int32, device=device
+        )
+        self.records = torch.zeros(num_slots, RECORD_WORDS, dtype=torch.int64, device=device)
+        self.flat_tokens = self.tokens.view(-1)
+        self._flat_tables = self.tables.view(-1)
+
+    def pack_updates(self, step: StepPlan, words: array[int]) -> list[int]:
+        """Append the step's changes to `words`; returns the lengths of the appended sections."""
+        sections: list[int] = []
+        if step.starts:
+            words.extend(start.slot for start in step.starts)
+            for start in step.starts:
+                words.frombytes(record(start))
+            for start in step.starts:
+                words.fromlist(start.token_ids)
+            sections += [len(step.starts), RECORD_WORDS * len(step.starts)]
+            sections += [len(start.token_ids) for start in step.starts]
+        if step.new_blocks:
+            places: list[int] = []
+            blocks: list[int] = []
+            for slot, group, index, block_ids in step.new_blocks:
+                first = (group * self.num_slots + slot) * self.blocks_per_row + index
+                places.extend(range(first, first + len(block_ids)))
+                blocks.extend(block_ids)
+            words.fromlist(places)
+            words.fromlist(blocks)
+            sections += [len(places), len(blocks)]
+        return sections
+
+    def apply_updates(self, step: StepPlan, sections: list[torch.Tensor]) -> None:
+        """Write what `pack_updates` packed; the sections are its lengths of the pack."""
+        if step.starts:
+            slots, records, *prompts = sections[: 2 + len(step.starts)]
+            self.records.index_copy_(0, slots, records.view(-1, RECORD_WORDS))
+            self.tables.index_fill_(1, slots, 0)
+            for start, prompt in zip(step.starts, prompts, strict=True):
+                self.tokens[start.slot, : prompt.shape[0]] = prompt
+        if step.new_blocks:
+            places, blocks = sections[-2:]
+            self._flat_tables.index_copy_(0, places, blocks.to(torch.int32))
+
+    def write_tokens(self, slots: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> None:
+        """tokens[slots[i], positions[i]] = ids[i]; all [R] int64."""
+        places = slots * self.row_length + positions
+        self.flat_tokens.index_copy_(0, places, ids.to(torch.int32))

@@ -1,0 +1,118 @@
+"""Few, small copies between host and device that never make the host wait for the device.
+
+On a device that works on after a call returns, copies go through pinned buffers, each guarded by
+an event; on one that does not, the host's memory is the device's, or a copy is simply made.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+import torch
+
+from allmetal.platform.contract import Device, Event
+
+RING = 4
+"""Staged uploads in flight; one more than the steps that are ever launched ahead, and one spare."""
+
+
+@dataclass(slots=True)
+class _Staged:
+    buffer: torch.Tensor
+    sent: Event | None = None
+
+
+class Uploader:
+    """Sends packs of int64 words: one copy a pack."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._target = torch.device(device.torch_device)
+        self._shared = self._target.type == "cpu"
+        self._ring: list[_Staged] = []
+        self._next = 0
+
+    def send(self, words: array[int]) -> torch.Tensor:
+        """[len(words)] int64 on the device; `words` must not be touched afterwards."""
+        if not words:
+            return torch.empty(0, dtype=torch.int64, device=self._target)
+        pack = torch.frombuffer(words, dtype=torch.int64)
+        if self._shared:
+            return pack
+        if not self._device.asynchronous:
+            return pack.to(self._target)
+        staged = self._stage(len(words))
+        source = staged.buffer[: len(words)].copy_(pack)
+        sent = source.to(self._target, non_blocking=True)
+        if staged.sent is not None:
+            staged.sent.record()
+        return sent
+
+    def _stage(self, length: int) -> _Staged:
+        """The ring's next buffer, free and long enough."""
+        position = self._next
+        self._next = (position + 1) % RING
+        if position == len(self._ring):
+            self._ring.append(self._new_stage(length))
+            return self._ring[position]
+        staged = self._ring[position]
+        if staged.sent is None:
+            self._device.synchronize()
+        else:
+            staged.sent.synchronize()
+        if staged.buffer.shape[0] < length:
+            staged = self._ring[position] = self._new_stage(length)
+        return staged
+
+    def _new_stage(self, length: int) -> _Staged:
+        capacity = max(4096, 1 << (length - 1).bit_length())
+        buffer = self._device.pin(torch.empty(capacity, dtype=torch.int64))
+        streams = self._device.streams
+        return _Staged(buffer, streams.event() if streams is not None else None)
+
+
+@dataclass(slots=True)
+class Download:
+    """Words on their way to the host.  `words` may be called once."""
+
+    _device: Device
+    _buffer: torch.Tensor
+    _length: int
+    _arrived: Event | None
+    _pool: list[torch.Tensor]
+
+    def done(self) -> bool:
+        return self._arrived is None or self._arrived.query()
+
+    def words(self) -> list[int]:
+        if self._arrived is None:
+            self._device.synchronize()
+        else:
+            self._arrived.synchronize()
+        words: list[int] = self._buffer[: self._length].tolist()
+        self._pool.append(self._buffer)
+        return words
+
+
+class Downloader:
+    """Fetches packs of int64 words from an asynchronous device."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._pool: list[torch.Tensor] = []
+
+    def fetch(self, words: torch.Tensor) -> Download:
+        """`words` [n] int64; the copy starts when the device has computed them."""
+        length = words.shape[0]
+        buffer = self._pool.pop() if self._pool else None
+        if buffer is None or buffer.shape[0] < length:
+            capacity = max(1024, 1 << max(length - 1, 0).bit_length())
+            buffer = self._device.pin(torch.empty(capacity, dtype=torch.int64))
+        buffer[:length].copy_(words, non_blocking=True)
+        streams = self._device.streams
+        arrived = None
+        if streams is not None:
+            arrived = streams.event()
+            arrived.record()
+        return Download(self._device, buffer, length, arrived, self._pool)

@@ -1,0 +1,3 @@
+"""HTTP in front of an `AsyncEngine`."""
+
+from __future__ import annotations
