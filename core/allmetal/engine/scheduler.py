@@ -69,6 +69,8 @@ class Scheduler:
     def schedule(self) -> Scheduled | None:
         """The next step, or None if nothing can run before a result comes back."""
         draft = _Draft(self.max_num_batched_tokens)
+        if self._by_priority:
+            self._make_way()
         preempted = self._continue_running(draft)
         if not preempted:
             self._admit_waiting(draft)
@@ -127,27 +129,24 @@ class Scheduler:
 
     # ---- waiting ---------------------------------------------------------------------------
 
-    def _admit_waiting(self, draft: _Draft) -> None:
-        while draft.budget and (seq := self.waiting.head()) is not None:
-            if seq.num_pending:  # preempted, and a token of it has not come back yet
+    def _make_way(self) -> None:
+        """Under the priority policy the least urgent running sequences are preempted for a more
+        urgent waiting one that has no room."""
+        while (seq := self.waiting.head()) is not None and not self._has_room(seq):
+            victim = max(self.running, key=lambda other: other.urgency, default=None)
+            if victim is None or victim.request.priority <= seq.request.priority:
                 return
-            if not self._free_slots and not self._make_way(seq, draft):
-                return
-            while not self._enter(draft, seq):
-                if not self._make_way(seq, draft):
-                    return
+            self._preempt(victim)
 
-    def _make_way(self, seq: Sequence, draft: _Draft) -> bool:
-        """Under the priority policy, preempt one less urgent sequence that is not in this step."""
-        if not self._by_priority or not self.running:
-            return False
-        scheduled = set(draft.sequences)
-        candidates = [other for other in self.running if other not in scheduled]
-        victim = max(candidates, key=lambda other: other.urgency, default=None)
-        if victim is None or victim.request.priority <= seq.request.priority:
-            return False
-        self._preempt(victim)
-        return True
+    def _has_room(self, seq: Sequence) -> bool:
+        room = self.cache.room_for(seq.tables, seq.num_tokens, self.max_num_batched_tokens)
+        return bool(self._free_slots) and room <= self.cache.pool.num_free
+
+    def _admit_waiting(self, draft: _Draft) -> None:
+        while draft.budget and self._free_slots and (seq := self.waiting.head()) is not None:
+            # A preempted one may have a token on the way, which it needs first.
+            if seq.num_pending or not self._enter(draft, seq):
+                return
 
     def _enter(self, draft: _Draft, seq: Sequence) -> bool:
         """Admit the waiting head if all its known tokens have room, so that it is not thrown out
@@ -159,8 +158,7 @@ class Scheduler:
         count = min(seq.num_tokens - cached, draft.budget)
         total = cached + count
         room = cache.room_for(tables, seq.num_tokens, self.max_num_batched_tokens)
-        grown = None if room > cache.pool.num_free else cache.grow(tables, total, cached)
-        if grown is None:
+        if room > cache.pool.num_free or cache.grow(tables, total, cached) is None:
             cache.release(tables)
             return False
         cache.count_lookup(seq.num_tokens, cached)
