@@ -31,14 +31,14 @@ def _seen(tokens: list[int], window: int | None) -> tuple[int, ...]:
 
 @dataclass
 class LedgerExecutor:
-    """Slots with tokens, blocks with (position, token) entries."""
+    """Slots with tokens, blocks with (group, position, token) entries."""
 
     windows: list[int | None]
     num_blocks: int
     layout: CacheLayout | None = None
     tokens: dict[int, list[int]] = field(default_factory=dict)
     tables: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-    cells: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    cells: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
     fail_at: set[int] = field(default_factory=set)
     steps: list[StepPlan] = field(default_factory=list)
 
@@ -85,7 +85,7 @@ class LedgerExecutor:
                 for group in groups:
                     block, offset = self._cell(slot, group, position)
                     assert block != 0, "a token is written to the null block"
-                    self.cells[block, offset] = (position, self.tokens[slot][position])
+                    self.cells[block, offset] = (group, position, self.tokens[slot][position])
         sampled = [
             self._sample(step, row, slot)
             for row, slot in enumerate(step.slots)
@@ -111,8 +111,8 @@ class LedgerExecutor:
             first = 0 if window is None else max(0, length - window)
             seen = []
             for position in range(first, length):
-                at, token = self.cells[self._cell(slot, group, position)]
-                assert at == position, "a block holds another position"
+                *at, token = self.cells[self._cell(slot, group, position)]
+                assert at == [group, position], "a block holds another layer or position"
                 seen.append(token)
             for layer in kv_group.layers:
                 by_layer[layer] = tuple(seen)
