@@ -1,20 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ledger import LedgerExecutor, expected
 
-sys.path.insert(0, str(Path(__file__).parent))
-from ledger import LedgerExecutor, expected  # noqa: E402
-
-from allmetal.engine.engine import Engine, Limits  # noqa: E402
-from allmetal.errors import ConfigError, RequestError  # noqa: E402
-from allmetal.request import Request, SamplingParams  # noqa: E402
+from allmetal.cache.groups import layout_for
+from allmetal.engine.engine import Engine, Limits
+from allmetal.errors import ConfigError, RequestError
+from allmetal.request import Request, SamplingParams
 
 FULL: list[int | None] = [None, None]
 HYBRID: list[int | None] = [6, None, 6]
@@ -32,8 +29,6 @@ def make(windows: list[int | None] = FULL, num_blocks: int = 64, **limits: Any) 
         }
     )
     loaded = executor.load()
-    from allmetal.cache.groups import layout_for
-
     one = layout_for(loaded.kv_specs, settings.block_size, 1 << 20)
     sized = dataclasses.replace(loaded, kv_bytes=num_blocks * one.block_bytes)
     executor.load = lambda: sized  # type: ignore[method-assign]
