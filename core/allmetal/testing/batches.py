@@ -63,6 +63,4 @@ def paged_batch(
         host_query_lens=list(query_lens),
         host_seq_lens=list(seq_lens),
     )
-    return PagedBatch(
-        attention=attention, history=slots, query_index=index, num_blocks=num_blocks
-    )
+    return PagedBatch(attention=attention, history=slots, query_index=index, num_blocks=num_blocks)

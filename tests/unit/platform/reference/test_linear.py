@@ -1,0 +1,90 @@
+"""The reference matrix products against float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from allmetal.platform.contract import Unsupported
+from allmetal.platform.reference import kernels, linear
+from allmetal.platform.specs import DenseWeight, GGUFWeight, IntWeight, LinearSpec
+
+(KERNEL,) = kernels()["linear"]
+C, N = 48, 37
+SPEC = LinearSpec(
+    dtype="float32", in_features=C, out_features=N, bias=False, weight=DenseWeight(dtype="float32")
+)
+
+
+def difference(got: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((got.double() - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("num_tokens", [0, 1, 7])
+def test_dense(dtype: str, stored: str, bias: bool, num_tokens: int) -> None:
+    spec = replace(SPEC, dtype=dtype, bias=bias, weight=DenseWeight(dtype=stored))
+    x = torch.randn(num_tokens, C).to(getattr(torch, dtype))
+    weight = torch.randn(N, C).to(getattr(torch, stored))
+    b = torch.randn(N).to(x.dtype) if bias else None
+    op = KERNEL.build(spec)
+    got = op(x, op.pack({"weight": weight}), b)
+    expected = x.double() @ weight.double().T + (0 if b is None else b.double())
+    assert (got.shape, got.dtype) == ((num_tokens, N), x.dtype)
+    if num_tokens:
+        assert difference(got, expected) < max(torch.finfo(x.dtype).eps, 1e-6)
+
+
+def test_a_large_weight_is_expanded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "_ELEMENTS_AT_ONCE", 5 * C)
+    x, weight = torch.randn(3, C), torch.randn(N, C)
+    op = KERNEL.build(SPEC)
+    got = op(x, op.pack({"weight": weight}), None)
+    assert difference(got, x.double() @ weight.double().T) < 1e-6
+
+
+@pytest.mark.parametrize("group_size", [0, 16])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_int_weight_only(bits: int, group_size: int) -> None:
+    limit = 2 ** (bits - 1)
+    values = torch.randint(-limit, limit, (N, C), dtype=torch.int8)
+    scale = torch.rand(N, C // (group_size or C))
+    weight = IntWeight(bits=bits, group_size=group_size)
+    op = KERNEL.build(replace(SPEC, weight=weight))
+    x = torch.randn(4, C)
+    got = op(x, op.pack({"weight": values, "scale": scale}), None)
+    expanded = values.double().view(N, -1, group_size or C) * scale.double()[..., None]
+    assert difference(got, x.double() @ expanded.view(N, C).T) < 1e-6
+
+
+def test_int8_activations_are_quantised_per_token() -> None:
+    values = torch.randint(-127, 128, (N, C), dtype=torch.int8)
+    scale = torch.rand(N, 1)
+    op = KERNEL.build(replace(SPEC, weight=IntWeight(act_dtype="int8")))
+    x = torch.randn(4, C) * torch.tensor([1e-3, 1.0, 1e3, 0.0])[:, None]
+    got = op(x, op.pack({"weight": values, "scale": scale}), None)
+    for row in range(3):
+        token_scale = float(x[row].abs().max()) / 127
+        whole = torch.tensor([round(float(c) / token_scale) for c in x[row]])
+        assert whole.abs().max() == 127
+        product = (values.long() * whole).sum(1).double()  # in integers
+        assert difference(got[row], product * token_scale * scale[:, 0]) < 1e-5
+    assert (got[3] == 0).all()
+
+
+def test_refusals_say_why() -> None:
+    for change, why in (
+        ({"dtype": "int8"}, "dtype"),
+        ({"weight": DenseWeight(dtype="int4")}, "dtype"),
+        ({"weight": IntWeight(bits=1)}, "bits"),
+        ({"weight": IntWeight(group_size=32)}, "multiple of group_size"),
+        ({"weight": IntWeight(act_dtype="float8_e4m3fn")}, "act_dtype"),
+        ({"weight": GGUFWeight(type="Q9_Z")}, "GGML"),
+    ):
+        answer = KERNEL.supports(replace(SPEC, **change))
+        assert isinstance(answer, Unsupported)
+        assert why in answer.reason
