@@ -62,7 +62,10 @@ class EngineConfig:
         None, "threads for kernels that run on the host; default: the cores given", group="platform"
     )
     kernel: Mapping[str, str] = option(
-        {}, "use this kernel for an op family; never replaced", metavar="FAMILY=NAME", group="platform"
+        {},
+        "use this kernel for an op family; never replaced",
+        metavar="FAMILY=NAME",
+        group="platform",
     )
     fallback: Fallback = option(
         "warn", "what to do when an asked feature cannot be had", group="platform"

@@ -159,7 +159,10 @@ class CompletionOutput:
 
 @dataclass(slots=True, kw_only=True)
 class RequestOutput:
-    """A request with its completions; `finished` once all of them are."""
+    """A request with its completions; `finished` once all of them are.
+
+    `error` says why where a completion's finish reason is "error".
+    """
 
     request_id: str
     prompt: str | None
@@ -168,3 +171,4 @@ class RequestOutput:
     prompt_logprobs: list[Logprobs | None] | None = None
     num_cached_tokens: int = 0
     finished: bool = False
+    error: str | None = None

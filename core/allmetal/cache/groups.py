@@ -32,7 +32,9 @@ def group_layers(specs: Sequence[KVSpec]) -> tuple[KVGroup, ...]:
     groups = []
     for spec, layers in by_spec.items():
         num_groups = -(-len(layers) // size)
-        groups += [KVGroup(spec=spec, layers=tuple(layers[i::num_groups])) for i in range(num_groups)]
+        groups += [
+            KVGroup(spec=spec, layers=tuple(layers[i::num_groups])) for i in range(num_groups)
+        ]
     return tuple(groups)
 
 

@@ -33,7 +33,11 @@ class Choice:
 
 
 def choose(
-    kernels: Sequence[AnyKernel], spec: Spec, *, explicit: str | None = None, hint: str | None = None
+    kernels: Sequence[AnyKernel],
+    spec: Spec,
+    *,
+    explicit: str | None = None,
+    hint: str | None = None,
 ) -> Choice:
     """The accepting kernel of the lowest rank; among equals the first offered.
 

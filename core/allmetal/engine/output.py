@@ -1,0 +1,162 @@
+"""The text side of requests: prompts become token ids, token ids become text that may stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from allmetal.request import (
+    CompletionOutput,
+    Request,
+    RequestOutput,
+    SamplingParams,
+    TokenDelta,
+)
+from allmetal.text.detokenizer import Detokenizer
+from allmetal.text.tokenizer import Tokenizer
+
+Prompt: TypeAlias = str | Sequence[int]
+
+
+@dataclass(slots=True)
+class _Completion:
+    """One of a request's n completions; its engine request has an id of its own."""
+
+    parent: RequestOutput
+    output: CompletionOutput
+    detokenizer: Detokenizer
+
+
+@dataclass(slots=True)
+class Taken:
+    """`outputs`: requests that changed, each once.  `stopped`: engine requests to abort, since
+    their text reached a stop string."""
+
+    outputs: list[RequestOutput] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+
+
+def tokenize(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
+    return tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+
+class OutputProcessor:
+    """Holds every open request of one front end."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._completions: dict[str, _Completion] = {}
+        self._children: dict[str, list[str]] = {}
+
+    def open(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        sampling: SamplingParams,
+        *,
+        prompt_token_ids: list[int] | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> list[Request]:
+        """The engine requests of one request, `n` of them.  `prompt_token_ids` where the caller
+        has tokenised already."""
+        token_ids = prompt_token_ids
+        if token_ids is None:
+            token_ids = tokenize(self.tokenizer, prompt)
+        parent = RequestOutput(
+            request_id=request_id,
+            prompt=prompt if isinstance(prompt, str) else None,
+            prompt_token_ids=token_ids,
+            outputs=[CompletionOutput(index=index) for index in range(sampling.n)],
+        )
+        requests = [
+            Request(
+                request_id=request_id if sampling.n == 1 else f"{request_id}/{index}",
+                prompt_token_ids=token_ids,
+                sampling=self._resolve(sampling, index),
+                eos_token_ids=self.tokenizer.eos_token_ids,
+                priority=priority,
+                arrival_time=time.time(),
+                cache_salt=cache_salt,
+            )
+            for index in range(sampling.n)
+        ]
+        for request, output in zip(requests, parent.outputs, strict=True):
+            detokenizer = Detokenizer(
+                self.tokenizer,
+                token_ids,
+                skip_special_tokens=sampling.skip_special_tokens,
+                stop=sampling.stop,
+                include_stop_str_in_output=sampling.include_stop_str_in_output,
+            )
+            self._completions[request.request_id] = _Completion(parent, output, detokenizer)
+        self._children[request_id] = [request.request_id for request in requests]
+        return requests
+
+    def close(self, request_id: str) -> list[str]:
+        """Forget a request; returns the engine requests that are still to be aborted."""
+        children = self._children.pop(request_id, [])
+        return [child for child in children if self._completions.pop(child, None) is not None]
+
+    @property
+    def open_requests(self) -> list[str]:
+        return list(self._children)
+
+    def take(self, deltas: Iterable[TokenDelta]) -> Taken:
+        """Apply what a step brought.  Deltas of requests that are closed are dropped."""
+        taken = Taken()
+        changed: dict[str, RequestOutput] = {}
+        for delta in deltas:
+            completion = self._completions.get(delta.request_id)
+            if completion is None:
+                continue
+            parent = completion.parent
+            self._apply(completion, delta)
+            if completion.output.finish_reason is not None:
+                del self._completions[delta.request_id]
+                if delta.finish_reason is None:
+                    taken.stopped.append(delta.request_id)
+                parent.finished = all(output.finish_reason for output in parent.outputs)
+                if parent.finished:
+                    self._children.pop(parent.request_id, None)
+            changed[parent.request_id] = parent
+        taken.outputs = list(changed.values())
+        return taken
+
+    def _apply(self, completion: _Completion, delta: TokenDelta) -> None:
+        parent, output = completion.parent, completion.output
+        detokenizer = completion.detokenizer
+        output.token_ids += delta.token_ids
+        output.text += detokenizer.push(delta.token_ids)
+        if delta.logprobs is not None:
+            output.logprobs = [*(output.logprobs or []), *delta.logprobs]
+        if delta.prompt_logprobs is not None:
+            parent.prompt_logprobs = delta.prompt_logprobs
+        if delta.num_cached_tokens:
+            parent.num_cached_tokens = delta.num_cached_tokens
+        if delta.error is not None:
+            parent.error = delta.error
+        if detokenizer.stopped is not None:
+            output.finish_reason, output.stop_reason = "stop", detokenizer.stopped
+        elif delta.finish_reason is not None:
+            output.text += detokenizer.finish()
+            output.finish_reason, output.stop_reason = delta.finish_reason, delta.stop_reason
+
+    def _resolve(self, sampling: SamplingParams, index: int) -> SamplingParams:
+        """One completion's own parameters: its seed, bad words as ids, the prompt's logprobs once."""
+        return replace(
+            sampling,
+            n=1,
+            seed=None if sampling.seed is None else sampling.seed + index,
+            prompt_logprobs=sampling.prompt_logprobs if index == 0 else None,
+            bad_words=(),
+            bad_word_ids=(*sampling.bad_word_ids, *self._word_ids(sampling.bad_words)),
+        )
+
+    def _word_ids(self, words: Sequence[str]) -> Iterable[tuple[int, ...]]:
+        """Each word as it stands at the start of a text and after a space."""
+        forms = dict.fromkeys(form for word in words for form in (word, f" {word.lstrip()}"))
+        encoded = (self.tokenizer.encode(form, add_special_tokens=False) for form in forms)
+        return dict.fromkeys(tuple(ids) for ids in encoded if ids)
