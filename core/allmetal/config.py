@@ -38,7 +38,9 @@ class EngineConfig:
     model: str = option(
         doc="a folder with config.json and safetensors, a .gguf file, or a hub name", group="model"
     )
-    tokenizer: str | None = option(None, "folder or file of the tokenizer; default: the model's")
+    tokenizer: str | None = option(
+        None, "folder or file of the tokenizer; default: the model's", group="model"
+    )
     chat_template: str | None = option(
         None, "a Jinja file to use instead of the model's chat template", group="model"
     )
@@ -71,8 +73,10 @@ class EngineConfig:
         "warn", "what to do when an asked feature cannot be had", group="platform"
     )
 
-    block_size: int | None = option(None, "tokens in a cache block; default: the platform's")
-    kv_cache_dtype: str = option("auto", "type of cached keys and values")
+    block_size: int | None = option(
+        None, "tokens in a cache block; default: the platform's", group="memory"
+    )
+    kv_cache_dtype: str = option("auto", "type of cached keys and values", group="memory")
     kv_cache_memory: int | None = option(
         None, "bytes for cached keys and values; default: a share of what is free", group="memory"
     )
@@ -86,7 +90,9 @@ class EngineConfig:
     )
     prefix_caching: bool = option(True, "share cache blocks of equal prefixes", group="scheduling")
     scheduling_policy: Policy = option(
-        "fcfs", "order of waiting requests: first come, or priority then first come"
+        "fcfs",
+        "order of waiting requests: first come, or priority then first come",
+        group="scheduling",
     )
     async_scheduling: bool = option(
         True, "prepare the next step while one runs", group="scheduling"

@@ -7,6 +7,7 @@ handed over, so the device never waits for this code.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 
 from allmetal.cache.groups import layout_for, max_tokens_held
@@ -272,10 +273,8 @@ class Engine:
 
 
 def _settle(future: StepFuture) -> None:
-    try:
+    with suppress(Exception):  # its requests are being ended already
         future.result()
-    except Exception:  # its requests are being ended already
-        pass
 
 
 def _seed_of(engine_seed: int, order: int) -> int:

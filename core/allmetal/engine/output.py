@@ -145,7 +145,7 @@ class OutputProcessor:
             output.finish_reason, output.stop_reason = delta.finish_reason, delta.stop_reason
 
     def _resolve(self, sampling: SamplingParams, index: int) -> SamplingParams:
-        """One completion's own parameters: its seed, bad words as ids, the prompt's logprobs once."""
+        """One completion's own parameters; the prompt's logprobs come with the first only."""
         return replace(
             sampling,
             n=1,

@@ -38,32 +38,32 @@ class Need(IntFlag):
     TOP_K = 2
     TOP_P = 4
     MIN_P = 8
-    PENALTY = 16
-    ALLOWED = 32
-    BAD_WORDS = 64
-    BIAS = 128
-    MIN_TOKENS = 256
-    LOGPROBS = 512
+    REPETITION = 16
+    OUTPUT_PENALTY = 32
+    ALLOWED = 64
+    BAD_WORDS = 128
+    BIAS = 256
+    MIN_TOKENS = 512
+    LOGPROBS = 1024
 
 
-EDITS = Need.PENALTY | Need.ALLOWED | Need.BAD_WORDS | Need.BIAS | Need.MIN_TOKENS
+PENALTY = Need.REPETITION | Need.OUTPUT_PENALTY
+CONSTRAINT = Need.ALLOWED | Need.BAD_WORDS | Need.BIAS | Need.MIN_TOKENS
+EDITS = PENALTY | CONSTRAINT
 """Needs that change a row's logits before one is chosen."""
 
 
 def needs(sampling: SamplingParams) -> Need:
     """What rows of these parameters need.  A greedy row has no use for top-k and its like."""
     random = not sampling.greedy
-    penalty = (
-        sampling.repetition_penalty != 1.0
-        or sampling.presence_penalty != 0.0
-        or sampling.frequency_penalty != 0.0
-    )
+    output_penalty = sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0
     asked = {
         Need.RANDOM: random,
         Need.TOP_K: random and sampling.top_k > 0,
         Need.TOP_P: random and sampling.top_p < 1.0,
         Need.MIN_P: random and sampling.min_p > 0.0,
-        Need.PENALTY: penalty,
+        Need.REPETITION: sampling.repetition_penalty != 1.0,
+        Need.OUTPUT_PENALTY: output_penalty,
         Need.ALLOWED: sampling.allowed_token_ids is not None,
         Need.BAD_WORDS: bool(sampling.bad_word_ids),
         Need.BIAS: bool(sampling.logit_bias),

@@ -1,0 +1,63 @@
+"""What every format of checkpoint offers: a config in Hugging Face's words, and named bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
+
+from allmetal.quant.ggml import BLOCKS
+
+CheckpointFormat: TypeAlias = Literal["safetensors", "gguf", "dummy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorInfo:
+    """One stored tensor.
+
+    `dtype` is torch's name of a plain type, or the GGML name of a block type.  Two things that a
+    converter did to the values are undone when they are read: with `paired_heads` > 0 the rows of
+    each of so many heads lie in rotary pairs (0, half, 1, half + 1 ..) and come back in the order
+    0, 1 ..; `shift` is added to every value.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    paired_heads: int = 0
+    shift: float = 0.0
+
+    @property
+    def is_blocks(self) -> bool:
+        """Stored as blocks of quantised values, not as plain values."""
+        return self.dtype in BLOCKS
+
+
+class Checkpoint(Protocol):
+    """An opened model: headers are read and held against the files, tensors are not read yet."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def format(self) -> CheckpointFormat: ...
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """config.json, or what it would say; has "model_type"."""
+        ...
+
+    @property
+    def generation_config(self) -> Mapping[str, Any]:
+        """generation_config.json; empty where there is none."""
+        ...
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Hugging Face's parameter name -> tensor, in the order of the files."""
+        ...
+
+    def data(self, name: str) -> memoryview:
+        """The tensor's bytes as stored, read-only and mapped: only what is touched is read."""
+        ...
+
+    def close(self) -> None: ...
