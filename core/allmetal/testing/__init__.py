@@ -1,3 +1,3 @@
-"""The conformance kit for authors of platforms, and what tests lay out machines and batches with."""
+"""The conformance kit for authors of platforms, and builders of machines and batches."""
 
 from __future__ import annotations
