@@ -67,7 +67,8 @@ def drain(engine: Engine, limit: int = 10_000) -> tuple[dict[str, list[int]], di
 def assert_nothing_leaked(engine: Engine) -> None:
     pool = engine.cache.pool
     assert pool.num_free == pool.num_blocks - 1
-    assert not engine.scheduler.running and not len(engine.scheduler.waiting)
+    assert not engine.scheduler.running
+    assert not len(engine.scheduler.waiting)
     assert sorted(engine.scheduler._free_slots) == list(range(engine.limits.max_num_seqs))
 
 
