@@ -42,10 +42,10 @@ imports: install
 	$(BIN)/lint-imports
 
 docs: install
-	$(BIN)/python -m cogapp -r $(shell grep -rlF '[[[cog' --include='*.md' README.md docs)
+	$(BIN)/python -m cogapp -I docs -r $(shell grep -rlF '[[[cog' --include='*.md' README.md docs)
 
 docs-check: install
-	$(BIN)/python -m cogapp --check --diff $(shell grep -rlF '[[[cog' --include='*.md' README.md docs)
+	$(BIN)/python -m cogapp -I docs --check --diff $(shell grep -rlF '[[[cog' --include='*.md' README.md docs)
 
 unit: install
 	$(BIN)/python -m pytest -q tests/unit platforms -m 'not slow and not packaging'

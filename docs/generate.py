@@ -1,0 +1,114 @@
+"""The generated parts of the docs; cog calls these between its markers."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from allmetal import config
+from allmetal.cli import COMMANDS, build_parser
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(header)
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(_cell(c) for c in line) + " |" for line in lines)
+
+
+def config_table(name: str) -> str:
+    """One row a field of a config dataclass."""
+    kind = getattr(config, name)
+    hints = get_type_hints(kind)
+    rows = [
+        (f"`{f.name}`", _type(hints[f.name], f.metadata), _default(f), f.metadata.get("doc", ""))
+        for f in fields(kind)
+    ]
+    return table(("option", "type", "default", "what it does"), rows)
+
+
+def environment_table() -> str:
+    """One row a variable that config.py reads, with the first line of the reader's docstring."""
+    rows = []
+    for reader in vars(config).values():
+        doc = getattr(reader, "__doc__", None) or ""
+        if getattr(reader, "__module__", "") != config.__name__ or not callable(reader):
+            continue
+        names = dict.fromkeys(re.findall(r"\$([A-Z_]+)", doc))
+        if names:
+            rows.append((", ".join(f"`{n}`" for n in names), doc.split("\n")[0].replace("$", "")))
+    return table(("variable", "what it is"), rows)
+
+
+def command_list() -> str:
+    return table(
+        ("command", "what it does"), [(f"`allmetal {n}`", doc) for n, doc in COMMANDS.items()]
+    )
+
+
+def command_options(command: str) -> str:
+    """Usage's positional arguments and one row an option, group by group.
+
+    Not argparse's own text, which differs between Python versions and terminal widths.
+    """
+    parser = _subparser(command)
+    parts = []
+    for group in parser._action_groups:
+        rows = [
+            (_names(action), _metavar(action), (action.help or "").replace("%%", "%"))
+            for action in group._group_actions
+            if action.help is not argparse.SUPPRESS and "--help" not in action.option_strings
+        ]
+        if rows:
+            parts.append(f"**{group.title}**\n\n" + table(("", "value", ""), rows))
+    return "\n\n".join(parts)
+
+
+def _subparser(command: str) -> argparse.ArgumentParser:
+    importlib.import_module(f"allmetal.cli.{command}")
+    parser = build_parser(command)
+    commands = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    found: argparse.ArgumentParser = commands.choices[command]
+    return found
+
+
+def _names(action: argparse.Action) -> str:
+    names = action.option_strings or [str(action.metavar or action.dest).upper()]
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _metavar(action: argparse.Action) -> str:
+    if action.choices is not None:
+        return ", ".join(f"`{c}`" for c in action.choices)
+    if not action.option_strings or action.nargs == 0:
+        return ""
+    return f"`{action.metavar or action.dest.upper()}`"
+
+
+def _type(hint: Any, metadata: Mapping[str, Any]) -> str:
+    options = get_args(hint)
+    if type(None) in options:  # `X | None` is an X that may be left out
+        (hint,) = (option for option in options if option is not type(None))
+    literals = get_args(hint) if get_origin(hint) is Literal else ()
+    if choices := metadata.get("choices") or literals:
+        return ", ".join(f"`{choice}`" for choice in choices)
+    if metadata.get("metavar"):
+        return f"`{metadata['metavar']}`"
+    words = {str: "text", int: "integer", float: "number", bool: "on or off"}
+    return words.get(hint, str(hint))
+
+
+def _default(field: Any) -> str:
+    if field.default is not MISSING:
+        words = {None: "", True: "on", False: "off"}
+        default = field.default
+        known = default is None or isinstance(default, bool)
+        return words[default] if known else f"`{default}`"
+    return "" if field.default_factory is not MISSING else "required"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,181 @@
+"""Every command and every Python snippet in the documentation, run.
+
+A fence in `bash` or `python` is run; fences of one file share a folder and run in order. Python
+fences of a file share their names. `{background}` starts a server and waits for it, `{server}`
+runs against it. A fence that cannot be run has `<!-- not run: REASON -->` in the line above.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "platforms").glob("*/README.md")),
+]
+FENCE = re.compile(
+    r"^(?:<!-- not run: (?P<reason>.*?) -->\n)?```(?P<kind>\w+)(?: \{(?P<mark>\w+)\})?\n"
+    r"(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+OUTPUT = {"text", "json"}
+"""Kinds of fences that show something instead of doing it."""
+STARTUP_SECONDS = 90
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    kind: str
+    mark: str | None
+    code: str
+    reason: str | None
+    line: int
+
+
+def fences(text: str) -> list[Fence]:
+    return [
+        Fence(
+            kind=m["kind"],
+            mark=m["mark"],
+            code=m["code"],
+            reason=m["reason"],
+            line=text.count("\n", 0, m.start("kind")) + 1,
+        )
+        for m in FENCE.finditer(text)
+    ]
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def environment() -> dict[str, str]:
+    """Commands find this interpreter's scripts first and no hub."""
+    folder = Path(sys.executable).parent
+    return {
+        **os.environ,
+        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+        "HF_HUB_OFFLINE": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
+
+
+def run(command: list[str], cwd: Path, what: str) -> None:
+    done = subprocess.run(
+        command, cwd=cwd, env=environment(), text=True, capture_output=True, timeout=300
+    )
+    assert done.returncode == 0, f"{what}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+
+
+@contextmanager
+def server(command: str, cwd: Path) -> Iterator[None]:
+    """Runs a fence in the background until the file ends; its port is in the command."""
+    port = re.search(r"--port (\d+)", command)
+    assert port is not None, f"a server's fence names its port: {command}"
+    log = cwd / "server.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=cwd,
+            env=environment(),
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    try:
+        wait_until_healthy(process, int(port[1]), log)
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
+            pytest.fail(f"the server did not end when interrupted\n{log.read_text()[-4000:]}")
+
+
+def wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + STARTUP_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
+                return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"no server on port {port}\n{log.read_text()[-4000:]}")
+
+
+def run_file(path: Path, cwd: Path) -> None:
+    earlier_python = ""
+    running = None
+    try:
+        for fence in fences(path.read_text()):
+            what = f"{path}:{fence.line}"
+            if fence.reason or fence.kind in OUTPUT:
+                continue
+            if fence.mark == "background":
+                running = server(fence.code, cwd)
+                running.__enter__()
+            elif fence.kind == "python":
+                earlier_python += fence.code + "\n"
+                run([sys.executable, "-c", earlier_python], cwd, what)
+            else:
+                run(["bash", "-euo", "pipefail", "-c", fence.code], cwd, what)
+    finally:
+        if running is not None:
+            running.__exit__(None, None, None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if any(not f.reason for f in fences(p.read_text()))], ids=name
+)
+def test_every_snippet_runs(path: Path, tmp_path: Path) -> None:
+    run_file(path, tmp_path)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_every_fence_has_a_known_kind_and_every_exception_a_reason(path: Path) -> None:
+    text = path.read_text()
+    found = fences(text)
+
+    assert text.count("\n```") == 2 * len(found), "a fence without a kind, or one that never ends"
+    assert {f.kind for f in found} <= {"bash", "python", *OUTPUT}
+    assert all(f.reason is None or len(f.reason) > 10 for f in found)
+    if any(f.mark == "server" for f in found):
+        assert any(f.mark == "background" for f in found)
+
+
+def test_a_failing_command_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```bash\ntrue\nfalse\ntrue\n```\n")
+
+    with pytest.raises(AssertionError, match=r"page\.md:1"):
+        run_file(page, tmp_path)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    dead = [
+        f"{name(path)}: {target}"
+        for path in FILES
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text())
+        if not (path.parent / target).exists()
+    ]
+
+    assert dead == []
