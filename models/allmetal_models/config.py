@@ -1,0 +1,102 @@
+"""The part of a config.json that decoders share.  No torch here: `facts` reads it too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from allmetal.errors import CheckpointError, ModelError
+from allmetal.platform.specs import Activation
+
+HFConfig: TypeAlias = Mapping[str, Any]
+"""A config.json as it was parsed."""
+
+NO_DEFAULTS: HFConfig = MappingProxyType({})
+
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderConfig:
+    """Sizes and settings under one set of names."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    activation: Activation
+    max_positions: int
+    tie_embeddings: bool
+
+
+def text_config(hf: HFConfig) -> HFConfig:
+    """The language model's own config where a multimodal one wraps it."""
+    nested = hf.get("text_config")
+    return nested if isinstance(nested, Mapping) else hf
+
+
+def decoder_config(hf: HFConfig, defaults: HFConfig = NO_DEFAULTS) -> DecoderConfig:
+    """Reads the shared fields.
+
+    `defaults`: what the family means where its published files are silent.  CheckpointError
+    names a field that neither has.
+    """
+    merged = {**defaults, **{key: value for key, value in hf.items() if value is not None}}
+
+    def need(name: str) -> Any:
+        if name not in merged:
+            raise CheckpointError(
+                f"config.json of this {hf.get('model_type', 'model')} lacks {name!r}",
+                hint="download the model's config.json again",
+            )
+        return merged[name]
+
+    num_heads = int(need("num_attention_heads"))
+    hidden_size = int(need("hidden_size"))
+    return DecoderConfig(
+        vocab_size=int(need("vocab_size")),
+        hidden_size=hidden_size,
+        intermediate_size=int(need("intermediate_size")),
+        num_layers=int(need("num_hidden_layers")),
+        num_heads=num_heads,
+        num_kv_heads=int(merged.get("num_key_value_heads", num_heads)),
+        head_dim=int(merged.get("head_dim", hidden_size // num_heads)),
+        norm_eps=float(merged.get("rms_norm_eps", 1e-6)),
+        activation=activation(
+            str(merged.get("hidden_activation") or merged.get("hidden_act", "silu"))
+        ),
+        max_positions=int(need("max_position_embeddings")),
+        tie_embeddings=bool(merged.get("tie_word_embeddings", False)),
+    )
+
+
+def activation(name: str) -> Activation:
+    """Our name of an activation.  ModelError if there is none."""
+    if name not in _ACTIVATIONS:
+        raise ModelError(
+            f"activation {name!r} is not known; there are {', '.join(sorted(_ACTIVATIONS))}"
+        )
+    return _ACTIVATIONS[name]
+
+
+def layer_windows(layer_types: Sequence[str], sliding_window: int | None) -> tuple[int | None, ...]:
+    """The attention window of each layer: `layer_types` says which layers slide."""
+    kinds = {"full_attention": None, "sliding_attention": sliding_window}
+    unknown = sorted(set(layer_types) - set(kinds))
+    if unknown:
+        raise ModelError(f"attention of kind {', '.join(unknown)} is not known")
+    return tuple(kinds[kind] for kind in layer_types)

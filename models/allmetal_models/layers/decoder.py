@@ -1,0 +1,119 @@
+"""Embedding, blocks, last norm and head, put together: a `CausalLM`.
+
+Legend: T tokens, N rows that are sampled, C channels, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from re import Pattern
+
+import torch
+
+from allmetal.platform.batch import Batch
+from allmetal.platform.kv import KVSpec
+from allmetal.platform.specs import AttentionOp
+from allmetal_models.base import WeightReader
+from allmetal_models.config import DecoderConfig
+from allmetal_models.context import BuildContext
+from allmetal_models.layers.blocks import Block, Stream
+from allmetal_models.layers.embedding import LMHead, VocabEmbedding
+from allmetal_models.layers.loading import load
+from allmetal_models.layers.norm import AddRMSNorm, Norm, RMSNorm
+from allmetal_models.layers.scope import Scope
+
+
+class Decoder:
+    """`norm` closes the stream: an AddRMSNorm after blocks that leave a sum to do.
+
+    `ignored` matches names in the checkpoint that this model has no use for.
+    """
+
+    def __init__(
+        self,
+        root: Scope,
+        *,
+        embed: VocabEmbedding,
+        blocks: Sequence[Block],
+        norm: AddRMSNorm | RMSNorm,
+        head: LMHead,
+        vocab_size: int,
+        ignored: Pattern[str] | None = None,
+    ) -> None:
+        self._root = root
+        self._embed, self._blocks, self._norm, self._head = embed, tuple(blocks), norm, head
+        self.vocab_size = vocab_size
+        self._ignored = ignored
+
+    @property
+    def kv_specs(self) -> tuple[KVSpec, ...]:
+        return tuple(block.attention.kv_spec for block in self._blocks)
+
+    @property
+    def attention_ops(self) -> tuple[AttentionOp, ...]:
+        return tuple(block.attention.op for block in self._blocks)
+
+    def bind_caches(self, caches: Sequence[torch.Tensor], groups: Sequence[int]) -> None:
+        for block, cache, group in zip(self._blocks, caches, groups, strict=True):
+            block.attention.bind_cache(cache, group)
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {name: layers[0].shape for name, layers in self._root.wanted.items()}
+
+    def load_weights(self, readers: Iterable[tuple[str, WeightReader]]) -> None:
+        load(self._root.ctx, self._root.wanted, readers, self._is_ignored)
+
+    def _is_ignored(self, name: str) -> bool:
+        return self._ignored is not None and self._ignored.search(name) is not None
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> torch.Tensor:
+        x: torch.Tensor = self._embed(batch.token_ids)
+        stream: Stream = None
+        for block in self._blocks:
+            x, stream = block(x, stream, batch)
+        if isinstance(self._norm, RMSNorm):
+            return self._norm(x)
+        return self._norm(x, stream)[0]
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._head(hidden)
+
+
+def assemble(
+    ctx: BuildContext,
+    config: DecoderConfig,
+    block: Callable[[Scope, int], Block],
+    norm: Norm,
+    *,
+    post_norm: bool = False,
+    embed_scale: float | None = None,
+    logit_scale: float | None = None,
+    logit_soft_cap: float | None = None,
+    root: str = "",
+    ignored: Pattern[str] | None = None,
+) -> Decoder:
+    """The outer shape nearly all families share, under the names they share.
+
+    `block` makes the block of a layer at its place.  `post_norm`: blocks leave nothing to add.
+    `root`: where a larger model keeps its language model.
+    """
+    top = Scope(ctx) / root if root else Scope(ctx)
+    model = top / "model"
+    vocab = (config.vocab_size, config.hidden_size)
+    embed = VocabEmbedding(model / "embed_tokens", *vocab, scale=embed_scale)
+    blocks = [block(model / f"layers.{index}", index) for index in range(config.num_layers)]
+    last = RMSNorm(model / "norm", norm) if post_norm else AddRMSNorm(model / "norm", norm)
+    place = model / "embed_tokens" if config.tie_embeddings else top / "lm_head"
+    head = LMHead(place, *vocab, scale=logit_scale, soft_cap=logit_soft_cap)
+    return Decoder(
+        top,
+        embed=embed,
+        blocks=blocks,
+        norm=last,
+        head=head,
+        vocab_size=config.vocab_size,
+        ignored=ignored,
+    )

@@ -1,0 +1,134 @@
+"""In which format a weight is held: as stored where a kernel computes with it, else dense."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import torch
+
+from allmetal.errors import CheckpointError
+from allmetal.platform.specs import (
+    DenseWeight,
+    GGUFWeight,
+    IntWeight,
+    LinearSpec,
+    WeightFormat,
+)
+from allmetal_models.context import BuildContext
+from allmetal_models.layers.scope import Incoming, Scope
+
+INT8 = IntWeight(bits=8, group_size=0)
+"""What quantising while loading makes: one scale a row, activations left as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """A checkpoint's weight [total, C] and the rows (start, length) of it that this rank keeps."""
+
+    at: Scope
+    total: int
+    ranges: tuple[tuple[int, int], ...]
+
+    @property
+    def kept(self) -> int:
+        return sum(length for _, length in self.ranges)
+
+    @property
+    def tensor(self) -> str:
+        return f"{self.at.name}.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Adjacent rows held in one format: they are multiplied in one go."""
+
+    format: WeightFormat
+    rows: tuple[Rows, ...]
+
+
+def plan_runs(
+    ctx: BuildContext, rows: Sequence[Rows], in_features: int, *, bias: bool, whole_rows: bool
+) -> tuple[Run, ...]:
+    """Groups neighbours of equal format, then decides how each group is held.
+
+    `whole_rows`: the rank keeps all channels.  GGML blocks cannot be cut along channels.
+    """
+    stored = _merge([Run(_stored(ctx, one.tensor), (one,)) for one in rows])
+    held = []
+    for run in stored:
+        spec = LinearSpec(
+            dtype=ctx.dtype_name,
+            in_features=in_features,
+            out_features=sum(one.kept for one in run.rows),
+            bias=bias,
+            weight=run.format,
+        )
+        held.append(Run(_held(ctx, spec, whole_rows=whole_rows), run.rows))
+    return _merge(held)
+
+
+def _stored(ctx: BuildContext, tensor: str) -> WeightFormat:
+    try:
+        return ctx.weight_format(tensor)
+    except KeyError:  # Not in the checkpoint: loading will say so, with all that are missing.
+        return DenseWeight(dtype=ctx.dtype_name)
+
+
+def _held(ctx: BuildContext, spec: LinearSpec, *, whole_rows: bool) -> WeightFormat:
+    match spec.weight:
+        case GGUFWeight() if whole_rows and not ctx.kernels.choose(spec).is_reference:
+            return spec.weight
+        case DenseWeight() | GGUFWeight():
+            # The plan has settled that the platform does int8, if only by the reference kernel.
+            return INT8 if ctx.quantization == "int8" else DenseWeight(dtype=ctx.dtype_name)
+        case IntWeight():
+            return spec.weight
+        case other:
+            assert_never(other)
+
+
+def _merge(runs: Sequence[Run]) -> tuple[Run, ...]:
+    merged: list[Run] = []
+    for run in runs:
+        if merged and merged[-1].format == run.format:
+            merged[-1] = Run(run.format, merged[-1].rows + run.rows)
+        else:
+            merged.append(run)
+    return tuple(merged)
+
+
+def fetch(
+    incoming: Incoming, held: WeightFormat, rows: Rows, columns: tuple[int, int] | None
+) -> Mapping[str, torch.Tensor]:
+    """The rank's part of one weight, as a kernel's `pack` wants it.
+
+    `columns` (start, length) cuts channels instead of rows.
+    """
+    match held:
+        case DenseWeight():
+            return {"weight": _dense(incoming, rows, columns)}
+        case IntWeight():
+            from allmetal.quant.int8 import quantize
+
+            return quantize(_dense(incoming, rows, columns), held)
+        case GGUFWeight():
+            if incoming.reader.format != held:
+                raise CheckpointError(
+                    f"{rows.tensor} is {incoming.reader.format}, and was announced as {held}"
+                )
+            parts = [incoming.stored(0, start, length) for start, length in rows.ranges]
+            return {"weight": _join(parts)}
+        case other:
+            assert_never(other)
+
+
+def _dense(incoming: Incoming, rows: Rows, columns: tuple[int, int] | None) -> torch.Tensor:
+    if columns is not None:
+        return incoming.dense(1, *columns)
+    return _join([incoming.dense(0, start, length) for start, length in rows.ranges])
+
+
+def _join(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

@@ -1,0 +1,37 @@
+"""Llama 1 to 3: pre-norm blocks, grouped-query attention, a gated SiLU MLP.
+
+Sources: Touvron et al., arXiv:2302.13971; Llama Team, arXiv:2407.21783.
+"""
+
+from __future__ import annotations
+
+from allmetal_models.config import HFConfig, decoder_config
+from allmetal_models.context import BuildContext
+from allmetal_models.layers.attention import Attention
+from allmetal_models.layers.blocks import PreNormBlock
+from allmetal_models.layers.decoder import Decoder, assemble
+from allmetal_models.layers.mlp import GatedMLP
+from allmetal_models.layers.norm import AddRMSNorm, Norm
+from allmetal_models.layers.rope import rotary
+from allmetal_models.layers.scope import Scope
+from allmetal_models.rope_config import rope_config
+
+
+def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
+    c = decoder_config(hf)
+    rope = rotary(ctx, rope_config(hf, c.head_dim))
+    norm = Norm(dim=c.hidden_size, eps=c.norm_eps, cast_before_weight=True)
+    attention_bias = bool(hf.get("attention_bias", False))
+    mlp_bias = bool(hf.get("mlp_bias", False))
+
+    def block(at: Scope, index: int) -> PreNormBlock:
+        return PreNormBlock(
+            attention_norm=AddRMSNorm(at / "input_layernorm", norm, first=index == 0),
+            attention=Attention(
+                at / "self_attn", c, rope=rope, qkv_bias=attention_bias, out_bias=attention_bias
+            ),
+            mlp_norm=AddRMSNorm(at / "post_attention_layernorm", norm),
+            mlp=GatedMLP(at / "mlp", c, bias=mlp_bias),
+        )
+
+    return assemble(ctx, c, block, norm)

@@ -1,0 +1,46 @@
+"""From a config's `model_type` to the file that builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from allmetal.errors import ModelError, UnknownModelError
+from allmetal_models.config import HFConfig
+from allmetal_models.plugin import MODELS
+
+if TYPE_CHECKING:
+    from allmetal_models.base import CausalLM
+    from allmetal_models.context import BuildContext
+
+Builder = Callable[[HFConfig, "BuildContext"], "CausalLM"]
+
+
+def model_types() -> Mapping[str, str]:
+    """Model type -> "module:callable"."""
+    return dict(MODELS)
+
+
+def build_model(hf: HFConfig, ctx: BuildContext) -> CausalLM:
+    """A model without weights.  UnknownModelError lists the types there are."""
+    return builder(hf)(hf, ctx)
+
+
+def builder(hf: HFConfig) -> Builder:
+    """The callable that builds what a config describes."""
+    model_type = hf.get("model_type")
+    known = model_types()
+    if model_type not in known:
+        raise UnknownModelError(
+            f"no model is known for model_type {model_type!r}; "
+            f"there are {', '.join(sorted(known))}",
+            hint="a plugin can add it: see the hook allmetal_models",
+        )
+    if method := (hf.get("quantization_config") or {}).get("quant_method"):
+        raise ModelError(
+            f"this checkpoint is quantised by {method!r}, which is not read",
+            hint="take the unquantised checkpoint, or a GGUF file",
+        )
+    module, _, name = known[model_type].partition(":")
+    return cast(Builder, getattr(import_module(module), name))
