@@ -32,6 +32,13 @@ ENVIRONMENT_READERS = {
     "core/allmetal/config.py": "the one place where settings come from outside",
 }
 
+OWN_IMPORTS = {
+    "core/allmetal/errors.py": set[str](),
+    "core/allmetal/platform/contract.py": set[str](),
+    "core/allmetal/request.py": {"allmetal.errors"},
+}
+"""The files that everything rests on -> what they may import of ours."""
+
 
 def python_files() -> list[Path]:
     return sorted(p for folder in LIBRARIES for p in folder.rglob("*.py"))
@@ -63,6 +70,16 @@ def environment_reads(tree: ast.AST) -> Iterator[int]:
             case ast.ImportFrom(module="os", names=imported):
                 if any(alias.name in names for alias in imported):
                     yield node.lineno
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Modules imported anywhere in a file, also inside functions."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=module, level=level):
+                yield "." * level + (module or "")
 
 
 def test_the_libraries_are_where_these_rules_look() -> None:
@@ -108,6 +125,13 @@ def test_only_config_reads_the_environment() -> None:
 )
 def test_reading_the_environment_is_noticed(code: str) -> None:
     assert list(environment_reads(ast.parse(code)))
+
+
+@pytest.mark.parametrize("path", OWN_IMPORTS)
+def test_the_files_that_all_rest_on_import_next_to_nothing_of_ours(path: str) -> None:
+    ours = {m for m in imports(ast.parse((ROOT / path).read_text())) if m.startswith(("allm", "."))}
+
+    assert ours <= OWN_IMPORTS[path]
 
 
 def test_files_fit_and_no_exception_is_stale() -> None:
