@@ -26,6 +26,7 @@ from allmetal.platform.specs import (
     LinearSpec,
     PackedWeight,
 )
+from allmetal.quant.ggml import BLOCKS
 
 _ELEMENTS_AT_ONCE = 1 << 24
 """Bounds the expanded part of a weight; an output layer of a large vocabulary is huge."""
@@ -98,7 +99,7 @@ def _refuse(spec: LinearSpec) -> str | None:
         case IntWeight() as weight:
             return refuse_dtype(spec.dtype) or _refuse_int(spec, weight)
         case GGUFWeight(type=ggml_type):
-            return refuse_dtype(spec.dtype) or _refuse_gguf(ggml_type)
+            return refuse_dtype(spec.dtype) or _refuse_gguf(ggml_type, spec.in_features)
         case other:
             assert_never(other)
 
@@ -113,14 +114,11 @@ def _refuse_int(spec: LinearSpec, weight: IntWeight) -> str | None:
     return None
 
 
-def _refuse_gguf(ggml_type: str) -> str | None:
-    try:
-        from allmetal.quant.gguf import DEQUANTIZED_TYPES
-    except ImportError as error:
-        return f"GGML formats are not available: {error}"
-    if ggml_type in DEQUANTIZED_TYPES:
-        return None
-    return f"no formula for GGML type {ggml_type}; there are {', '.join(DEQUANTIZED_TYPES)}"
+def _refuse_gguf(ggml_type: str, in_features: int) -> str | None:
+    if ggml_type not in BLOCKS:
+        return f"no formula for GGML type {ggml_type}; there are {', '.join(BLOCKS)}"
+    size = BLOCKS[ggml_type].elements
+    return f"in_features {in_features} is no multiple of {size}" if in_features % size else None
 
 
 def _make(spec: LinearSpec) -> LinearOp:
