@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -224,8 +224,7 @@ class Device(Protocol):
 class Spec(Hashable, Protocol):
     """A problem, complete enough to accept or refuse: a frozen dataclass of `platform.specs`."""
 
-    @property
-    def family(self) -> str: ...
+    family: ClassVar[str]
 
 
 SpecT = TypeVar("SpecT", contravariant=True)
