@@ -48,7 +48,6 @@ class InputBuilder:
         device = state.tokens.device
         self._state = state
         self._uploader = uploader
-        # Steps are as long as the planner allows plus one draft of slack at most.
         self._ramp = torch.arange(max(max_tokens, state.num_slots) + 1, device=device)
         self._ramp32 = self._ramp.to(torch.int32)
 
@@ -70,7 +69,7 @@ class InputBuilder:
         sections += self._state.pack_updates(step, words)
         packed = list(self._uploader.send(words).split(sections))
         slots, lens, *rest = packed
-        starts = self._ramp[: len(seq_lens) + 1] if decode else rest.pop(0)
+        starts = self._ramp[: len(slots) + 1] if decode else rest.pop(0)
         rows = rest.pop(0).view(3, -1) if partial else None
         self._state.apply_updates(step, rest)
         batch = self._batch(step, slots, lens, starts, seq_lens)
@@ -99,10 +98,11 @@ class InputBuilder:
     ) -> Batch:
         state = self._state
         num_seqs, num_tokens = len(seq_lens), step.num_tokens
+        decode = num_tokens == num_seqs
         longest = max(seq_lens)
         num_blocks = -(-longest // state.block_size)
         tables = state.tables[:, :, :num_blocks].index_select(1, slots)  # [G, B, P]
-        if num_tokens == num_seqs:
+        if decode:
             positions = lens - 1
             token_slots = slots
             rows = self._ramp[:num_seqs]
@@ -118,7 +118,8 @@ class InputBuilder:
         owned = tables.view(state.num_groups, -1).index_select(1, rows * num_blocks + blocks)
         offsets = positions - blocks * state.block_size
         slot_mappings = owned.to(torch.int64) * state.block_size + offsets  # [G, T]
-        query_start, lens32 = starts.to(torch.int32), lens.to(torch.int32)
+        lens32 = lens.to(torch.int32)
+        query_start = self._ramp32[: num_seqs + 1] if decode else starts.to(torch.int32)
         longest_query = max(step.num_scheduled)
         groups = tuple(
             AttentionBatch(

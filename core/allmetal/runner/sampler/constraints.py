@@ -165,9 +165,7 @@ def combine(
     return made
 
 
-def _bad_words(
-    rows: Sequence[tuple[int, SlotConstraints]], uploader: Uploader
-) -> _BadWords | None:
+def _bad_words(rows: Sequence[tuple[int, SlotConstraints]], uploader: Uploader) -> _BadWords | None:
     words = [(row, each.slot, word) for row, each in rows for word in each.bad_words]
     if not words:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntFlag
+from typing import Final
 
 import numpy as np
 import torch
@@ -31,32 +31,33 @@ RECORD_WORDS = RECORD.itemsize // 8
 _COLUMN = {name: RECORD.fields[name][1] // 4 for name in RECORD.names or () if RECORD.fields}
 
 
-class Need(IntFlag):
-    """What a row needs beyond the argmax of its logits."""
+class Need:
+    """Bits that say what a row needs beyond the argmax of its logits."""
 
-    RANDOM = 1
-    TOP_K = 2
-    TOP_P = 4
-    MIN_P = 8
-    REPETITION = 16
-    OUTPUT_PENALTY = 32
-    ALLOWED = 64
-    BAD_WORDS = 128
-    BIAS = 256
-    MIN_TOKENS = 512
-    LOGPROBS = 1024
+    RANDOM: Final = 1
+    TOP_K: Final = 2
+    TOP_P: Final = 4
+    MIN_P: Final = 8
+    REPETITION: Final = 16
+    OUTPUT_PENALTY: Final = 32
+    CONSTRAINT: Final = 64
+    LOGPROBS: Final = 128
 
 
-PENALTY = Need.REPETITION | Need.OUTPUT_PENALTY
-CONSTRAINT = Need.ALLOWED | Need.BAD_WORDS | Need.BIAS | Need.MIN_TOKENS
-EDITS = PENALTY | CONSTRAINT
+PENALTY: Final = Need.REPETITION | Need.OUTPUT_PENALTY
+EDITS: Final = PENALTY | Need.CONSTRAINT
 """Needs that change a row's logits before one is chosen."""
 
 
-def needs(sampling: SamplingParams) -> Need:
+def needs(sampling: SamplingParams) -> int:
     """What rows of these parameters need.  A greedy row has no use for top-k and its like."""
     random = not sampling.greedy
     output_penalty = sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0
+    constrained = (
+        sampling.allowed_token_ids is not None
+        or bool(sampling.bad_word_ids or sampling.logit_bias)
+        or sampling.min_tokens > 0
+    )
     asked = {
         Need.RANDOM: random,
         Need.TOP_K: random and sampling.top_k > 0,
@@ -64,13 +65,10 @@ def needs(sampling: SamplingParams) -> Need:
         Need.MIN_P: random and sampling.min_p > 0.0,
         Need.REPETITION: sampling.repetition_penalty != 1.0,
         Need.OUTPUT_PENALTY: output_penalty,
-        Need.ALLOWED: sampling.allowed_token_ids is not None,
-        Need.BAD_WORDS: bool(sampling.bad_word_ids),
-        Need.BIAS: bool(sampling.logit_bias),
-        Need.MIN_TOKENS: sampling.min_tokens > 0,
+        Need.CONSTRAINT: constrained,
         Need.LOGPROBS: sampling.logprobs is not None,
     }
-    return Need(sum(need for need, wanted in asked.items() if wanted))
+    return sum(need for need, wanted in asked.items() if wanted)
 
 
 def record(start: SequenceStart) -> bytes:

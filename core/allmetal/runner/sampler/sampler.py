@@ -9,7 +9,7 @@ Legend: R rows, V vocabulary.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
@@ -25,7 +25,7 @@ from allmetal.runner.sampler.constraints import (
     slot_constraints,
 )
 from allmetal.runner.sampler.logprobs import RowLogprobs, row_logprobs
-from allmetal.runner.sampler.params import CONSTRAINT, EDITS, PENALTY, Need, Records, needs
+from allmetal.runner.sampler.params import EDITS, PENALTY, Need, Records, needs
 from allmetal.runner.sampler.penalties import penalise
 from allmetal.runner.sampler.random import uniform
 from allmetal.runner.state import SequenceState
@@ -38,7 +38,7 @@ class Sampled:
 
     token_ids: torch.Tensor
     logprobs: RowLogprobs | None = None
-    logprob_rows: list[int] | None = None
+    logprob_rows: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,19 +67,20 @@ class _Mix:
     """What one set of rows needs; good for as long as its sequences stay."""
 
     slots: list[int]
-    need: Need
-    records: Records | None = None
+    need: int
+    key: torch.Tensor | None = None
+    temperature: torch.Tensor | None = None
+    top_k: torch.Tensor | None = None
+    top_p: torch.Tensor | None = None
+    min_p: torch.Tensor | None = None
     penalties: _Penalties | None = None
     constraints: ConstraintSet | None = None
     logprobs: _Subset | None = None
 
-    def option(self, need: Need, name: str) -> torch.Tensor | None:
-        if self.records is None or not self.need & need:
-            return None
-        return self.records.real(name).contiguous()
-
 
 class Sampler:
+    """Knows what each slot's sequence asks for.  Not thread-safe; steps come in order."""
+
     def __init__(
         self, state: SequenceState, uploader: Uploader, op: SamplingOp, vocab_size: int
     ) -> None:
@@ -87,7 +88,121 @@ class Sampler:
         self._uploader = uploader
         self._op = op
         self._vocab_size = vocab_size
-        self._needs = [Need(0)] * state.num_slots
+        self._needs = [0] * state.num_slots
         self._constraints: dict[int, SlotConstraints] = {}
         self._num_logprobs: dict[int, int] = {}
-        self._mix: _Mix | None = None
+        self._mix = _Mix(slots=[], need=0)
+
+    def start(self, start: SequenceStart) -> None:
+        """A sequence takes a slot; nothing of the one before is kept."""
+        slot, need = start.slot, needs(start.sampling)
+        self._mix = _Mix(slots=[], need=0)
+        self._needs[slot] = need
+        self._constraints.pop(slot, None)
+        if need & Need.CONSTRAINT:
+            self._constraints[slot] = slot_constraints(start, self._vocab_size, self._uploader)
+        self._num_logprobs[slot] = start.sampling.logprobs or 0
+
+    def __call__(self, logits: torch.Tensor, rows: SampleRows) -> Sampled:
+        """logits [R, V] float32, which may be overwritten."""
+        mix = self._mix_of(rows)
+        need = mix.need
+        if not need:
+            return Sampled(token_ids=logits.argmax(dim=-1))
+        raw = None
+        if mix.logprobs is not None:
+            raw = mix.logprobs.of(logits)
+            if raw is logits and need != Need.LOGPROBS:
+                raw = logits.clone()
+        if need & EDITS:
+            logits = self._edit(logits.contiguous(), mix, rows)
+        if mix.key is None:
+            token_ids = logits.argmax(dim=-1)
+        else:
+            draws = uniform(mix.key, rows.positions)
+            token_ids = self._op(logits, mix.temperature, mix.top_k, mix.top_p, mix.min_p, draws)
+        if raw is None or mix.logprobs is None:
+            return Sampled(token_ids=token_ids)
+        counts = [self._num_logprobs[rows.host_slots[row]] for row in mix.logprobs.host]
+        logprobs = row_logprobs(raw, mix.logprobs.of(token_ids), counts)
+        return Sampled(token_ids=token_ids, logprobs=logprobs, logprob_rows=mix.logprobs.host)
+
+    def _edit(self, logits: torch.Tensor, mix: _Mix, rows: SampleRows) -> torch.Tensor:
+        """Constraints, then penalties; other rows stay as they are."""
+        if mix.constraints is not None:
+            mix.constraints.apply(logits, self._state, rows.positions, rows.host_positions)
+        if (penalties := mix.penalties) is None:
+            return logits
+        subset = penalties.rows
+        longest = max(rows.host_positions[row] for row in subset.host)
+        penalised = penalise(
+            subset.of(logits),
+            self._state.tokens[:, :longest].index_select(0, penalties.slots),
+            subset.of(rows.positions),
+            penalties.num_prompt,
+            repetition=penalties.repetition,
+            presence=penalties.presence,
+            frequency=penalties.frequency,
+        )
+        if subset.index is None:
+            return penalised.contiguous()
+        return logits.index_copy_(0, subset.index, penalised)
+
+    # ---- what a set of rows needs ----------------------------------------------------------
+
+    def _mix_of(self, rows: SampleRows) -> _Mix:
+        if self._mix.slots != rows.host_slots:
+            self._mix = self._new_mix(rows)
+        return self._mix
+
+    def _new_mix(self, rows: SampleRows) -> _Mix:
+        slots = rows.host_slots
+        need = reduce(or_, (self._needs[slot] for slot in slots), 0)
+        mix = _Mix(slots=slots, need=need)
+        if need & (Need.RANDOM | PENALTY):
+            records = Records(self._state.records.index_select(0, rows.slots))
+            if need & Need.RANDOM:
+                self._note_random(mix, records)
+            if need & PENALTY:
+                mix.penalties = self._penalties(rows, records, need)
+        if need & Need.CONSTRAINT:
+            constrained = [
+                (row, self._constraints[slot])
+                for row, slot in enumerate(slots)
+                if slot in self._constraints
+            ]
+            mix.constraints = combine(constrained, self._vocab_size, self._uploader)
+        if need & Need.LOGPROBS:
+            mix.logprobs = self._subset(slots, Need.LOGPROBS)
+        return mix
+
+    def _note_random(self, mix: _Mix, records: Records) -> None:
+        mix.key = records.key
+        mix.temperature = records.real("temperature").contiguous()
+        if mix.need & Need.TOP_K:
+            mix.top_k = records.integer("top_k").contiguous()
+        if mix.need & Need.TOP_P:
+            mix.top_p = records.real("top_p").contiguous()
+        if mix.need & Need.MIN_P:
+            mix.min_p = records.real("min_p").contiguous()
+
+    def _penalties(self, rows: SampleRows, records: Records, need: int) -> _Penalties:
+        subset = self._subset(rows.host_slots, PENALTY)
+        mine = Records(subset.of(records.words))
+        after_output = bool(need & Need.OUTPUT_PENALTY)
+        return _Penalties(
+            rows=subset,
+            slots=subset.of(rows.slots),
+            num_prompt=mine.integer("num_prompt"),
+            repetition=mine.real("repetition") if need & Need.REPETITION else None,
+            presence=mine.real("presence") if after_output else None,
+            frequency=mine.real("frequency") if after_output else None,
+        )
+
+    def _subset(self, slots: list[int], need: int) -> _Subset:
+        """The rows with any of these needs."""
+        host = [row for row, slot in enumerate(slots) if self._needs[slot] & need]
+        everything = len(host) == len(slots)
+        return _Subset(
+            host=host, index=None if everything else self._uploader.send(array("q", host))
+        )

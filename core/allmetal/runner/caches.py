@@ -1,0 +1,52 @@
+"""The tensors that hold cached keys and values."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from contextlib import suppress
+from math import prod
+
+import torch
+
+from allmetal.platform.kv import CacheLayout
+from allmetal.platform.specs import AttentionOp
+
+
+def allocate_caches(
+    layout: CacheLayout, ops: Sequence[AttentionOp], device: torch.device
+) -> tuple[list[torch.Tensor], list[int]]:
+    """One cache and one group index an attention layer.
+
+    The i-th layers of all groups share memory, each seeing it in its own shape: a block belongs
+    to one group at a time.
+    """
+    views: dict[int, tuple[int, tuple[int, ...], torch.dtype]] = {}
+    sizes = [0] * layout.layers_per_group
+    group_of: dict[int, int] = {}
+    for group_index, group in enumerate(layout.groups):
+        dtype: torch.dtype = getattr(torch, group.spec.dtype)
+        for place, layer in enumerate(group.layers):
+            shape = ops[layer].cache_shape(layout.num_blocks)
+            assert shape[0] == layout.num_blocks, (shape, layout.num_blocks)
+            views[layer] = (place, shape, dtype)
+            group_of[layer] = group_index
+            sizes[place] = max(sizes[place], prod(shape) * dtype.itemsize)
+    pool = [zeroed_bytes(size, device) for size in sizes]
+    caches = []
+    for layer in range(len(ops)):
+        place, shape, dtype = views[layer]
+        caches.append(pool[place][: prod(shape) * dtype.itemsize].view(dtype).view(shape))
+    return caches, [group_of[layer] for layer in range(len(ops))]
+
+
+def zeroed_bytes(size: int, device: torch.device) -> torch.Tensor:
+    """[size] uint8 of zeros.  On the host the pages are taken when they are first written, so a
+    large cache costs nothing before it is used."""
+    if device.type != "cpu" or size == 0:
+        return torch.zeros(size, dtype=torch.uint8, device=device)
+    pages = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel built without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.uint8)

@@ -1,0 +1,142 @@
+"""The work of one rank: a step plan in, sampled tokens out.
+
+`launch` never waits for the device: a sampled token is written into the sequences' state, where
+the next step finds it, and comes to the host only to be reported.
+
+Legend: T tokens, R sampled rows, C channels, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from allmetal.executor.contract import SequenceStart, StepOutput, StepPlan
+from allmetal.platform.contract import Device
+from allmetal.platform.kv import CacheLayout
+from allmetal.platform.plan import Plan
+from allmetal.platform.select import Kernels
+from allmetal.platform.specs import SamplingSpec
+from allmetal.request import Logprobs
+from allmetal.runner.caches import allocate_caches
+from allmetal.runner.inputs import InputBuilder, StepInputs
+from allmetal.runner.prompt_logprobs import PromptLogprobs
+from allmetal.runner.sampler.logprobs import RowLogprobs
+from allmetal.runner.sampler.sampler import Sampled, Sampler
+from allmetal.runner.state import SequenceState
+from allmetal.runner.transfer import Download, Downloader, Uploader
+from allmetal_models.base import CausalLM
+
+
+@dataclass(slots=True, kw_only=True)
+class LaunchedStep:
+    """A step whose result may still be on its way.  `collect` may be called once."""
+
+    step_id: int
+    words: torch.Tensor | Download  # token ids, then each of `logprobs` packed
+    num_tokens: int
+    sampled: RowLogprobs | None
+    sampled_rows: list[int]
+    prompt: list[tuple[int, RowLogprobs]]  # (slot, its entries)
+
+    def done(self) -> bool:
+        return isinstance(self.words, torch.Tensor) or self.words.done()
+
+    def collect(self) -> StepOutput:
+        words = self.words
+        values: list[int] = words.tolist() if isinstance(words, torch.Tensor) else words.words()
+        token_ids, rest = values[: self.num_tokens], values[self.num_tokens :]
+        logprobs: list[Logprobs | None] | None = None
+        if self.sampled is not None:
+            logprobs = [None] * self.num_tokens
+            entries = self.sampled.unpack(rest[: self.sampled.num_words])
+            rest = rest[self.sampled.num_words :]
+            for row, entry in zip(self.sampled_rows, entries, strict=True):
+                logprobs[row] = entry
+        prompt: dict[int, list[Logprobs]] = {}
+        for slot, rows in self.prompt:
+            prompt.setdefault(slot, []).extend(rows.unpack(rest[: rows.num_words]))
+            rest = rest[rows.num_words :]
+        return StepOutput(
+            step_id=self.step_id, token_ids=token_ids, logprobs=logprobs, prompt_logprobs=prompt
+        )
+
+
+class ModelRunner:
+    """Runs steps of `model` on `device`.  Not thread-safe: one thread makes all calls."""
+
+    def __init__(self, plan: Plan, device: Device, model: CausalLM, kernels: Kernels) -> None:
+        self._plan = plan
+        self._device = device
+        self._model = model
+        self._target = torch.device(device.torch_device)
+        self._op = kernels.bind(SamplingSpec(vocab_size=model.vocab_size))
+        self._uploader = Uploader(device)
+        self._downloader = Downloader(device) if device.asynchronous else None
+
+    @torch.inference_mode()
+    def allocate(self, layout: CacheLayout) -> None:
+        """Take the cache's memory and all that steps need beside it."""
+        plan, model = self._plan, self._model
+        model.bind_caches(*allocate_caches(layout, model.attention_ops, self._target))
+        self._state = SequenceState(
+            num_slots=plan.max_num_seqs,
+            max_model_len=plan.max_model_len,
+            num_groups=len(layout.groups),
+            block_size=layout.block_size,
+            device=self._target,
+        )
+        self._inputs = InputBuilder(self._state, self._uploader, plan.max_num_batched_tokens)
+        self._sampler = Sampler(self._state, self._uploader, self._op, model.vocab_size)
+        self._prompt_logprobs = PromptLogprobs(self._state, model)
+
+    def execute(self, step: StepPlan) -> StepOutput:
+        return self.launch(step).collect()
+
+    @torch.inference_mode()
+    def launch(self, step: StepPlan) -> LaunchedStep:
+        for start in step.starts:
+            self._start(start)
+        inputs = self._inputs.build(step)
+        hidden = self._model.forward(inputs.batch)
+        prompt = self._prompt_logprobs(step, inputs, hidden)
+        sampled = self._sample(inputs, hidden)
+        return self._report(step, sampled, prompt)
+
+    def _start(self, start: SequenceStart) -> None:
+        self._sampler.start(start)
+        self._prompt_logprobs.start(start)
+
+    def _sample(self, inputs: StepInputs, hidden: torch.Tensor) -> Sampled | None:
+        rows = inputs.samples
+        if rows is None:
+            return None
+        if rows.hidden is not None:
+            hidden = hidden.index_select(0, rows.hidden)
+        sampled = self._sampler(self._model.logits(hidden), rows)
+        self._state.write_tokens(rows.slots, rows.positions, sampled.token_ids)
+        return sampled
+
+    def _report(
+        self, step: StepPlan, sampled: Sampled | None, prompt: list[tuple[int, RowLogprobs]]
+    ) -> LaunchedStep:
+        logprobs = None if sampled is None else sampled.logprobs
+        parts = [] if sampled is None else [sampled.token_ids]
+        if logprobs is not None:
+            parts.append(logprobs.pack())
+        parts += [rows.pack() for _, rows in prompt]
+        words = parts[0] if len(parts) == 1 else self._join(parts)
+        return LaunchedStep(
+            step_id=step.step_id,
+            words=words if self._downloader is None else self._downloader.fetch(words),
+            num_tokens=0 if sampled is None else sampled.token_ids.shape[0],
+            sampled=logprobs,
+            sampled_rows=[] if sampled is None else sampled.logprob_rows,
+            prompt=prompt,
+        )
+
+    def _join(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        if parts:
+            return torch.cat(parts)
+        return torch.empty(0, dtype=torch.int64, device=self._target)
