@@ -197,7 +197,9 @@ class _Cursor:
 
     def number(self, code: str) -> Any:
         dtype = np.dtype(code).newbyteorder("<")
-        return np.frombuffer(self.take(dtype.itemsize), dtype)[0].item()
+        value = np.frombuffer(self.take(dtype.itemsize), dtype)[0]
+        # 1e-6 was meant, not its nearest float32 written as a double.
+        return float(str(value)) if code == "f4" else value.item()
 
     def string(self) -> str:
         return bytes(self.take(self.number("u8"))).decode("utf-8", "replace")

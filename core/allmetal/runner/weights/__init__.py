@@ -1,0 +1,13 @@
+"""Weights on their way from a checkpoint into a model."""
+
+from __future__ import annotations
+
+from allmetal.runner.weights.dummy import dummy_readers
+from allmetal.runner.weights.readers import (
+    StoredReader,
+    WeightReader,
+    weight_format,
+    weight_readers,
+)
+
+__all__ = ["StoredReader", "WeightReader", "dummy_readers", "weight_format", "weight_readers"]
