@@ -100,3 +100,13 @@ def layer_windows(layer_types: Sequence[str], sliding_window: int | None) -> tup
     if unknown:
         raise ModelError(f"attention of kind {', '.join(unknown)} is not known")
     return tuple(kinds[kind] for kind in layer_types)
+
+
+def last_layers_slide(hf: HFConfig, num_layers: int) -> tuple[int | None, ...]:
+    """Windows where layers from `max_window_layers` on slide if `use_sliding_window` says so."""
+    window = hf.get("sliding_window", 4096) if hf.get("use_sliding_window") else None
+    first = int(hf.get("max_window_layers", 28))
+    kinds = hf.get("layer_types") or [
+        "full_attention" if index < first else "sliding_attention" for index in range(num_layers)
+    ]
+    return layer_windows(kinds, window)

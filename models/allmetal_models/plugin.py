@@ -1,9 +1,29 @@
-"""The model types of this distribution."""
+"""The built-in model types, announced as a stranger's plugin announces its own.  No torch here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from allmetal.plugins.hookspecs import hookimpl
+
 MODELS: Mapping[str, str] = {
+    "gemma": "allmetal_models.gemma:build",
+    "gemma2": "allmetal_models.gemma2:build",
+    "gemma3": "allmetal_models.gemma3:build",
+    "gemma3_text": "allmetal_models.gemma3:build",
+    "glm4": "allmetal_models.glm4:build",
+    "granite": "allmetal_models.granite:build",
     "llama": "allmetal_models.llama:build",
+    "mistral": "allmetal_models.mistral:build",
+    "olmo2": "allmetal_models.olmo2:build",
+    "olmo3": "allmetal_models.olmo2:build",
+    "phi3": "allmetal_models.phi3:build",
+    "qwen2": "allmetal_models.qwen2:build",
+    "qwen3": "allmetal_models.qwen3:build",
+    "smollm3": "allmetal_models.smollm3:build",
 }
+
+
+@hookimpl
+def allmetal_models() -> Mapping[str, str]:
+    return MODELS

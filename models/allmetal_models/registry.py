@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from allmetal.errors import ModelError, UnknownModelError
+from allmetal.plugins.manager import plugins
 from allmetal_models.config import HFConfig
-from allmetal_models.plugin import MODELS
 
 if TYPE_CHECKING:
     from allmetal_models.base import CausalLM
@@ -18,8 +18,8 @@ Builder = Callable[[HFConfig, "BuildContext"], "CausalLM"]
 
 
 def model_types() -> Mapping[str, str]:
-    """Model type -> "module:callable"."""
-    return dict(MODELS)
+    """Model type -> "module:callable", of all plugins."""
+    return plugins().models()
 
 
 def build_model(hf: HFConfig, ctx: BuildContext) -> CausalLM:
@@ -29,12 +29,12 @@ def build_model(hf: HFConfig, ctx: BuildContext) -> CausalLM:
 
 def builder(hf: HFConfig) -> Builder:
     """The callable that builds what a config describes."""
-    model_type = hf.get("model_type")
+    model_type = str(hf.get("model_type"))
     known = model_types()
     if model_type not in known:
         raise UnknownModelError(
             f"no model is known for model_type {model_type!r}; "
-            f"there are {', '.join(sorted(known))}",
+            f"there are {', '.join(sorted(known)) or 'none'}",
             hint="a plugin can add it: see the hook allmetal_models",
         )
     if method := (hf.get("quantization_config") or {}).get("quant_method"):

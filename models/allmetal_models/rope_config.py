@@ -52,19 +52,17 @@ def rope_config(
     head_dim: int,
     *,
     layer_type: str | None = None,
+    theta_field: str = "rope_theta",
     default_theta: float = 10_000.0,
     default_partial: float = 1.0,
 ) -> RopeConfig:
-    """Reads the settings of one kind of layer, or of all where the config does not tell."""
+    """Reads the settings of all layers, or of one `layer_type` where a family tells them apart.
+
+    `theta_field`: the top-level name of theta in the older spelling.
+    """
     settings = _settings(hf, layer_type)
-    kind = str(settings.get("rope_type") or settings.get("type") or "default")
-    if kind == "su":  # The first name of longrope.
-        kind = "longrope"
-    if kind == "mrope":
-        raise ModelError("rotary positions in three dimensions are not supported")
-    if kind not in ROPE_KINDS:
-        raise ModelError(f"rope scaling {kind!r} is not known; there are {', '.join(ROPE_KINDS)}")
-    theta = settings.get("rope_theta") or hf.get("rope_theta") or default_theta
+    kind = _kind(settings)
+    theta = settings.get("rope_theta") or hf.get(theta_field) or default_theta
     partial = settings.get("partial_rotary_factor") or hf.get("partial_rotary_factor")
     max_positions = int(hf["max_position_embeddings"])
     original = (
@@ -83,17 +81,32 @@ def rope_config(
 
 
 def _settings(hf: HFConfig, layer_type: str | None) -> Mapping[str, Any]:
-    parameters = hf.get("rope_parameters") or hf.get("rope_scaling") or {}
-    nested = parameters.get(layer_type) if layer_type is not None else None
-    return nested if isinstance(nested, Mapping) else parameters
+    settings: Mapping[str, Any] | None = hf.get("rope_parameters")
+    if settings is None:
+        # The older spelling scales the layers that see everything, never those with a window.
+        settings = None if layer_type == "sliding_attention" else hf.get("rope_scaling")
+    elif layer_type is not None and layer_type in settings:
+        settings = settings[layer_type]
+    return settings or {}
+
+
+def _kind(settings: Mapping[str, Any]) -> str:
+    kind = str(settings.get("rope_type") or settings.get("type") or "default")
+    if kind == "su":  # The first name of longrope.
+        return "longrope"
+    if kind not in ROPE_KINDS:
+        raise ModelError(f"rope scaling {kind!r} is not known; there are {', '.join(ROPE_KINDS)}")
+    return kind
 
 
 def longest_sequence(hf: HFConfig) -> int:
-    """Tokens the model is meant for: dynamic and yarn scaling go beyond the config's number."""
+    """Tokens the model is meant for: dynamic and yarn scaling go beyond the config's number.
+
+    Linear scaling may or may not be in that number already, so it is not taken to extend it.
+    """
     limit = int(hf["max_position_embeddings"])
     settings = _settings(hf, None)
-    kind = settings.get("rope_type") or settings.get("type")
-    factor = settings.get("factor")
+    kind, factor = settings.get("rope_type") or settings.get("type"), settings.get("factor")
     if not isinstance(factor, int | float):
         return limit
     if kind == "dynamic":

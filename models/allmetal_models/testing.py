@@ -51,7 +51,7 @@ class Driver:
         sizes = [len(ids) for _, ids in fed]
         for index, ids in fed:
             self._lengths[index] += len(ids)
-        return list(self.model.logits(hidden).split(sizes))
+        return list(torch.split(self.model.logits(hidden), sizes))
 
     def greedy(self, prompt: Sequence[int], steps: int) -> list[int]:
         """Tokens after `prompt` on the only sequence, the likeliest at every step."""
@@ -64,7 +64,9 @@ class Driver:
         return chosen
 
     def _batch(self, fed: Sequence[tuple[int, list[int]]]) -> Batch:
-        positions, slots, starts, lengths = [], [], [0], []
+        positions: list[int] = []
+        slots: list[int] = []
+        starts, lengths = [0], list[int]()
         for index, ids in fed:
             done, blocks = self._lengths[index], self._blocks[index]
             here = range(done, done + len(ids))

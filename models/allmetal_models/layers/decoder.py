@@ -5,6 +5,7 @@ Legend: T tokens, N rows that are sampled, C channels, V vocabulary.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from re import Pattern
 
@@ -38,7 +39,7 @@ class Decoder:
         norm: AddRMSNorm | RMSNorm,
         head: LMHead,
         vocab_size: int,
-        ignored: Pattern[str] | None = None,
+        ignored: Pattern[str],
     ) -> None:
         self._root = root
         self._embed, self._blocks, self._norm, self._head = embed, tuple(blocks), norm, head
@@ -62,10 +63,7 @@ class Decoder:
         return {name: layers[0].shape for name, layers in self._root.wanted.items()}
 
     def load_weights(self, readers: Iterable[tuple[str, WeightReader]]) -> None:
-        load(self._root.ctx, self._root.wanted, readers, self._is_ignored)
-
-    def _is_ignored(self, name: str) -> bool:
-        return self._ignored is not None and self._ignored.search(name) is not None
+        load(self._root.ctx, self._root.wanted, readers, self._ignored)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> torch.Tensor:
@@ -92,28 +90,37 @@ def assemble(
     embed_scale: float | None = None,
     logit_scale: float | None = None,
     logit_soft_cap: float | None = None,
-    root: str = "",
-    ignored: Pattern[str] | None = None,
+    body: str = "model",
+    head: str = "lm_head",
+    ignored: str | None = None,
 ) -> Decoder:
     """The outer shape nearly all families share, under the names they share.
 
     `block` makes the block of a layer at its place.  `post_norm`: blocks leave nothing to add.
-    `root`: where a larger model keeps its language model.
+    `body` and `head`: where the checkpoint has them.
     """
-    top = Scope(ctx) / root if root else Scope(ctx)
-    model = top / "model"
+    root = Scope(ctx)
+    model = root / body
     vocab = (config.vocab_size, config.hidden_size)
     embed = VocabEmbedding(model / "embed_tokens", *vocab, scale=embed_scale)
     blocks = [block(model / f"layers.{index}", index) for index in range(config.num_layers)]
-    last = RMSNorm(model / "norm", norm) if post_norm else AddRMSNorm(model / "norm", norm)
-    place = model / "embed_tokens" if config.tie_embeddings else top / "lm_head"
-    head = LMHead(place, *vocab, scale=logit_scale, soft_cap=logit_soft_cap)
+    place = model / "embed_tokens" if config.tie_embeddings else root / head
     return Decoder(
-        top,
+        root,
         embed=embed,
         blocks=blocks,
-        norm=last,
-        head=head,
+        norm=RMSNorm(model / "norm", norm) if post_norm else AddRMSNorm(model / "norm", norm),
+        head=LMHead(place, *vocab, scale=logit_scale, soft_cap=logit_soft_cap),
         vocab_size=config.vocab_size,
-        ignored=ignored,
+        ignored=_ignored(config, head, ignored),
     )
+
+
+def _ignored(config: DecoderConfig, head: str, pattern: str | None) -> Pattern[str]:
+    """Old checkpoints carry rotary tables, and some tied ones a second copy of the embedding."""
+    patterns = [r"\.rotary_emb\.inv_freq$"]
+    if config.tie_embeddings:
+        patterns.append(rf"^{re.escape(head)}\.weight$")
+    if pattern is not None:
+        patterns.append(pattern)
+    return re.compile("|".join(patterns))

@@ -8,9 +8,16 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+from allmetal_models.config import DecoderConfig
+from allmetal_models.context import BuildContext
 from allmetal_models.layers.formats import Rows
 from allmetal_models.layers.linear import Linear
 from allmetal_models.layers.scope import Incoming, Scope
+
+
+def root_scale(config: DecoderConfig, ctx: BuildContext) -> float:
+    """sqrt(C) as the model's dtype holds it, which is how Gemma scales its embeddings."""
+    return torch.tensor(config.hidden_size**0.5, dtype=ctx.dtype).item()
 
 
 class VocabEmbedding:

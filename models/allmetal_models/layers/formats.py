@@ -8,7 +8,7 @@ from typing import assert_never
 
 import torch
 
-from allmetal.errors import CheckpointError
+from allmetal.errors import CheckpointError, NoKernelError
 from allmetal.platform.specs import (
     DenseWeight,
     GGUFWeight,
@@ -78,7 +78,7 @@ def _stored(ctx: BuildContext, tensor: str) -> WeightFormat:
 
 def _held(ctx: BuildContext, spec: LinearSpec, *, whole_rows: bool) -> WeightFormat:
     match spec.weight:
-        case GGUFWeight() if whole_rows and not ctx.kernels.choose(spec).is_reference:
+        case GGUFWeight() if whole_rows and _has_kernel(ctx, spec):
             return spec.weight
         case DenseWeight() | GGUFWeight():
             # The plan has settled that the platform does int8, if only by the reference kernel.
@@ -87,6 +87,14 @@ def _held(ctx: BuildContext, spec: LinearSpec, *, whole_rows: bool) -> WeightFor
             return spec.weight
         case other:
             assert_never(other)
+
+
+def _has_kernel(ctx: BuildContext, spec: LinearSpec) -> bool:
+    """Whether something better than the reference computes with the weight as it is stored."""
+    try:
+        return not ctx.kernels.choose(spec).is_reference
+    except NoKernelError:  # Also where the user named a kernel that takes dense weights only.
+        return False
 
 
 def _merge(runs: Sequence[Run]) -> tuple[Run, ...]:
@@ -112,7 +120,7 @@ def fetch(
         case IntWeight():
             from allmetal.quant.int8 import quantize
 
-            return quantize(_dense(incoming, rows, columns), held)
+            return quantize(_dense(incoming, rows, columns), held.group_size)
         case GGUFWeight():
             if incoming.reader.format != held:
                 raise CheckpointError(

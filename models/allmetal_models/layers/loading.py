@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from re import Pattern
 
 from allmetal.errors import CheckpointError
 from allmetal_models.base import WeightReader
@@ -16,7 +17,7 @@ def load(
     ctx: BuildContext,
     wanted: Mapping[str, Sequence[Wanted]],
     readers: Iterable[tuple[str, WeightReader]],
-    ignored: Callable[[str], bool],
+    ignored: Pattern[str],
 ) -> None:
     """Every reader goes to the layers that want its name and is let go before the next is opened.
 
@@ -28,7 +29,7 @@ def load(
     for name, reader in readers:
         layers = wanted.get(name)
         if layers is None:
-            if not ignored(name):
+            if not ignored.search(name):
                 unexpected.append(name)
             continue
         missing.pop(name, None)

@@ -1,0 +1,31 @@
+"""Mistral: Llama's block, where attention may have a window.  Source: arXiv:2310.06825."""
+
+from __future__ import annotations
+
+from allmetal_models.config import HFConfig, decoder_config
+from allmetal_models.context import BuildContext
+from allmetal_models.layers.attention import Attention
+from allmetal_models.layers.blocks import PreNormBlock
+from allmetal_models.layers.decoder import Decoder, assemble
+from allmetal_models.layers.mlp import GatedMLP
+from allmetal_models.layers.norm import AddRMSNorm, Norm
+from allmetal_models.layers.rope import rotary
+from allmetal_models.layers.scope import Scope
+from allmetal_models.rope_config import rope_config
+
+
+def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
+    c = decoder_config(hf)
+    rope = rotary(ctx, rope_config(hf, c.head_dim))
+    norm = Norm(dim=c.hidden_size, eps=c.norm_eps, cast_before_weight=True)
+    window = hf.get("sliding_window", 4096)  # Later models say null: no window.
+
+    def block(at: Scope, index: int) -> PreNormBlock:
+        return PreNormBlock(
+            attention_norm=AddRMSNorm(at / "input_layernorm", norm, first=index == 0),
+            attention=Attention(at / "self_attn", c, rope=rope, window=window),
+            mlp_norm=AddRMSNorm(at / "post_attention_layernorm", norm),
+            mlp=GatedMLP(at / "mlp", c),
+        )
+
+    return assemble(ctx, c, block, norm)
