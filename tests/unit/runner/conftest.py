@@ -53,9 +53,12 @@ class HostDevice:
     streams: Streams | None = None
     graphs: GraphCapture | None = None
     communicator: CommunicatorFactory | None = None
+    free = 1 << 30
 
     def memory(self) -> Memory:
-        return Memory(1 << 30, 1 << 30)
+        """A MiB less each time, as if something had been loaded meanwhile."""
+        self.free -= 1 << 20
+        return Memory(self.free, 1 << 30)
 
     def synchronize(self) -> None: ...
 
@@ -275,3 +278,37 @@ def driver(llama: torch.nn.Module) -> Driver:
 @pytest.fixture(scope="session")
 def driver_of() -> Callable[[torch.nn.Module], Driver]:
     return make_driver
+
+
+class Unrun:
+    """Stands in for the runner where only plans are written."""
+
+
+@pytest.fixture
+def hand() -> Driver:
+    """Writes plans for one KV group."""
+    return Driver(Unrun(), 1)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def host_device() -> HostDevice:
+    return HostDevice()
+
+
+@pytest.fixture(scope="session")
+def make_plan() -> Callable[[str, int], Plan]:
+    return plan_for
+
+
+@pytest.fixture(scope="module")
+def expected(llama: torch.nn.Module) -> Callable[[list[int], int], list[int]]:
+    """The prompt and so many greedy tokens of transformers, the whole prefix computed for each."""
+
+    def greedy(prompt: list[int], length: int) -> list[int]:
+        tokens = list(prompt)
+        with torch.no_grad():
+            for _ in range(length):
+                tokens.append(int(llama(torch.tensor([tokens])).logits[0, -1].argmax()))
+        return tokens
+
+    return greedy

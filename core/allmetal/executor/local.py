@@ -1,0 +1,136 @@
+"""One rank in this process.
+
+On a device that works on after a call returns, steps are launched where the engine calls, and a
+result waits for an event.  On one that does not, a thread of the rank's own runs them in order,
+so that the engine schedules the next step meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from allmetal.config import EngineConfig
+from allmetal.errors import PlatformError
+from allmetal.executor.contract import LoadedModel, StepFuture, StepOutput, StepPlan
+from allmetal.platform.contract import Device, Platform
+from allmetal.platform.discover import discover
+from allmetal.platform.kv import CacheLayout
+from allmetal.platform.plan import Plan
+from allmetal.runner.model_runner import LaunchedStep, ModelRunner
+from allmetal.runner.rank import Rank, build_rank, open_device
+
+T = TypeVar("T")
+
+
+class _Launched:
+    """A step on its way on an asynchronous device."""
+
+    __slots__ = ("_output", "_step")
+
+    def __init__(self, step: LaunchedStep) -> None:
+        self._step = step
+        self._output: StepOutput | None = None
+
+    def done(self) -> bool:
+        return self._output is not None or self._step.done()
+
+    def result(self) -> StepOutput:
+        if self._output is None:
+            self._output = self._step.collect()
+        return self._output
+
+
+class _Finished:
+    """A step that ended in the call that started it, well or not."""
+
+    __slots__ = ("_outcome",)
+
+    def __init__(self, outcome: StepOutput | Exception) -> None:
+        self._outcome = outcome
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> StepOutput:
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
+
+
+class LocalExecutor:
+    """Loads and runs `plan` on its device.  Methods are called by one thread."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        plan: Plan,
+        *,
+        platform: Platform | None = None,
+        progress: bool = False,
+    ) -> None:
+        self._config = config
+        self._plan = plan
+        self._platform = platform
+        self._progress = progress
+        self._device: Device | None = None
+        self._rank: Rank | None = None
+        self._worker: ThreadPoolExecutor | None = None
+
+    def load(self) -> LoadedModel:
+        platform = self._platform or find_platform(self._plan.platform)
+        device = self._device = open_device(self._config, self._plan, platform)
+        if not device.asynchronous and self._plan.async_scheduling:
+            self._worker = ThreadPoolExecutor(1, thread_name_prefix="allmetal-rank")
+        self._rank = self._run(
+            lambda: build_rank(self._config, self._plan, platform, device, progress=self._progress)
+        )
+        return self._rank.loaded
+
+    def allocate(self, layout: CacheLayout) -> None:
+        runner = self._runner
+        self._run(lambda: runner.allocate(layout))
+
+    def execute(self, step: StepPlan) -> StepFuture:
+        """Never raises what the step raises; its future does."""
+        runner = self._runner
+        if self._worker is not None:
+            return self._worker.submit(runner.execute, step)
+        try:
+            launched = runner.launch(step)
+            if launched.done():
+                return _Finished(launched.collect())
+            return _Launched(launched)
+        except Exception as exc:  # the engine decides what to do about it
+            return _Finished(exc)
+
+    def close(self) -> None:
+        """Let the steps given end, then give everything back.  May be called again."""
+        if self._worker is not None:
+            self._worker.shutdown()
+            self._worker = None
+        self._rank = None
+        if self._device is not None:
+            self._device.close()
+            self._device = None
+
+    @property
+    def _runner(self) -> ModelRunner:
+        assert self._rank is not None, "load() comes first"
+        return self._rank.runner
+
+    def _run(self, work: Callable[[], T]) -> T:
+        """Do it in the rank's thread, where steps will run, if it has one."""
+        return work() if self._worker is None else self._worker.submit(work).result()
+
+
+def find_platform(name: str) -> Platform:
+    """The installed platform of this name.  PlatformError if it is gone."""
+    for found in discover(only=(name,)):
+        if found.name == name and found.platform is not None:
+            return found.platform
+    raise PlatformError(
+        f"the plan names platform {name!r}, and no such platform is installed here",
+        hint="allmetal doctor lists the platforms there are",
+    )

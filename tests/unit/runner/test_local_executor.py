@@ -1,0 +1,190 @@
+"""The executor in this process: with a thread, without, and on a device that is asynchronous."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from allmetal.config import EngineConfig
+from allmetal.errors import ConfigError, PlatformError
+from allmetal.executor.local import LocalExecutor
+from allmetal.platform.contract import (
+    DEFAULT_OPTIONS,
+    AnyKernel,
+    CapabilityTable,
+    Device,
+    DeviceInfo,
+    OpenOptions,
+    Probe,
+)
+from allmetal.platform.kv import CacheLayout, KVGroup
+from allmetal.runner.rank import kv_bytes, step_bytes
+
+PROMPT = [5, 17, 80, 3, 9, 9, 41]
+Mode = str
+
+
+class FakeEvents:
+    """Events of a device that has always arrived, and count what they were asked."""
+
+    def __init__(self) -> None:
+        self.recorded = 0
+        self.waited = 0
+
+    def stream(self) -> Any:
+        raise NotImplementedError
+
+    def event(self) -> Any:
+        owner = self
+
+        class Event:
+            def record(self) -> None:
+                owner.recorded += 1
+
+            def synchronize(self) -> None:
+                owner.waited += 1
+
+            def query(self) -> bool:
+                return False
+
+        return Event()
+
+    def use(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class HostPlatform:
+    """The reference kernels alone, on a device of the test's making."""
+
+    name = "host"
+    contract_version = 1
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.opened = 0
+
+    def probe(self) -> Probe:
+        return [self.device.info]
+
+    def open(self, device: DeviceInfo, options: OpenOptions = DEFAULT_OPTIONS) -> Device:
+        self.opened += 1
+        opened: Device = self.device
+        return opened
+
+    def capabilities(self, device: DeviceInfo) -> CapabilityTable:
+        return {}
+
+    def kernels(self, device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
+        return {}
+
+
+@pytest.fixture(scope="module")
+def folder(llama: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("llama")
+    llama.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(params=["thread", "inline", "asynchronous"])
+def mode(request: pytest.FixtureRequest) -> Mode:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def executor(
+    mode: Mode, folder: Path, host_device: Any, make_plan: Callable[..., Any]
+) -> Iterator[LocalExecutor]:
+    plan = dataclasses.replace(make_plan("llama", 97), async_scheduling=mode != "inline")
+    if mode == "asynchronous":
+        host_device.asynchronous = True
+        host_device.streams = FakeEvents()
+    config = EngineConfig(model=str(folder))
+    made = LocalExecutor(config, plan, platform=HostPlatform(host_device))
+    loaded = made.load()
+    spec = loaded.kv_specs[0]
+    assert loaded.vocab_size == 97
+    assert loaded.weight_bytes > 0
+    made.allocate(
+        CacheLayout(num_blocks=64, block_size=4, groups=(KVGroup(spec=spec, layers=(0, 1)),))
+    )
+    yield made
+    made.close()
+
+
+def test_steps_given_ahead_run_in_order(executor: Any, hand: Any, expected: Any) -> None:
+    plans = [hand.plan({0: 7}, hand.start(0, PROMPT))]
+    plans += [hand.plan({0: 1}) for _ in range(6)]
+    futures = [executor.execute(plan) for plan in plans]
+    outputs = [future.result() for future in futures]
+    assert [plan.step_id for plan in plans] == [output.step_id for output in outputs]
+    assert PROMPT + [output.token_ids[0] for output in outputs] == expected(PROMPT, 7)
+
+
+def test_a_result_may_be_taken_twice(executor: Any, hand: Any) -> None:
+    future = executor.execute(hand.plan({0: 7}, hand.start(0, PROMPT)))
+    assert future.result() == future.result()
+    assert future.done()
+
+
+def test_a_failed_step_raises_from_its_future_only(executor: Any, hand: Any, expected: Any) -> None:
+    failing = executor.execute(hand.plan({0: 2}, hand.start(0, [3, 4000])))
+    fine = executor.execute(hand.plan({1: 7}, hand.start(1, PROMPT)))
+    with pytest.raises(IndexError):
+        failing.result()
+    assert PROMPT + fine.result().token_ids == expected(PROMPT, 1)
+
+
+def test_only_a_device_that_blocks_gets_a_thread(
+    executor: Any, hand: Any, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = executor._rank.model
+    forward = model.forward
+    threads = []
+
+    def noted(batch: Any) -> torch.Tensor:
+        threads.append(threading.current_thread())
+        result: torch.Tensor = forward(batch)
+        return result
+
+    monkeypatch.setattr(model, "forward", noted)
+    executor.execute(hand.plan({0: 7}, hand.start(0, PROMPT))).result()
+    assert (threads[0] is threading.current_thread()) == (mode != "thread")
+
+
+def test_closing_joins_the_thread_and_lets_go(executor: Any) -> None:
+    executor.close()
+    executor.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("allmetal-rank")]
+
+
+def test_a_platform_that_is_gone_is_named(folder: Path, make_plan: Any) -> None:
+    executor = LocalExecutor(EngineConfig(model=str(folder)), make_plan("llama", 97))
+    with pytest.raises(PlatformError, match="'host'"):
+        executor.load()
+
+
+def test_cache_memory_is_the_share_less_weights_and_a_step(make_plan: Any) -> None:
+    plan = make_plan("llama", 97)
+    free = 1 << 30
+    left = kv_bytes(plan, free, 1 << 20, free - (1 << 20))
+    assert left == free // 2 - (1 << 20) - step_bytes(plan)
+
+
+def test_asked_cache_memory_is_given_or_refused(make_plan: Any) -> None:
+    plan = dataclasses.replace(make_plan("llama", 97), kv_cache_memory=1 << 20)
+    assert kv_bytes(plan, 1 << 30, 0, 1 << 30) == 1 << 20
+    with pytest.raises(ConfigError, match="were asked for"):
+        kv_bytes(plan, 1 << 30, 0, 1 << 19)
+
+
+def test_no_memory_left_is_an_error_that_says_what_took_it(make_plan: Any) -> None:
+    with pytest.raises(ConfigError, match="no memory is left"):
+        kv_bytes(make_plan("llama", 97), 1 << 20, 1 << 20, 0)
