@@ -122,6 +122,23 @@ class ServerConfig:
     served_model_name: str | None = option(
         None, "name clients use; default: the model as given", group="server"
     )
+    api_key: str | None = option(
+        None, "clients must send this as a bearer token; default: anyone may use it", group="server"
+    )
+    generation_defaults: bool = option(
+        True,
+        "sample as the model's generation_config.json says where a request is silent",
+        group="server",
+    )
+    drain_timeout: float = option(
+        30.0, "seconds that open requests get to end when the server is stopped", group="server"
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port must be from 0 to 65535, not {self.port}")
+        if not self.drain_timeout >= 0:
+            raise ConfigError(f"drain_timeout must not be negative, not {self.drain_timeout}")
 
 
 def docs_of(config: type[Any]) -> dict[str, Field[Any]]:

@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser(command: str | None = None) -> Parser:
     """The whole command line; only the options of `command` are filled in."""
-    common = argparse.ArgumentParser(add_help=False)
+    common = Parser(add_help=False)
     common.add_argument(
         "--debug",
         action="store_true",

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from allmetal.config import EngineConfig
+
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt]?)(i?)b?)\s*", re.IGNORECASE)
@@ -74,6 +76,13 @@ def given(args: argparse.Namespace, config: type[Any]) -> dict[str, Any]:
             value = dict(value) if origin is not tuple else tuple(value)
         found[item.name] = value
     return found
+
+
+def engine_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of EngineConfig that were typed.  Raises ConfigError before anything is loaded."""
+    options = given(args, EngineConfig)
+    EngineConfig(**options)
+    return options
 
 
 def _default(item: Field[Any]) -> object:

@@ -19,6 +19,7 @@ import zmq
 
 from allmetal import errors
 from allmetal.config import EngineConfig
+from allmetal.engine.engine import EngineStats
 from allmetal.errors import AllmetalError, EngineDeadError, NoKernelError
 from allmetal.platform.plan import Plan
 from allmetal.request import Request, TokenDelta
@@ -38,6 +39,9 @@ class Start(Message, frozen=True):
 
 
 class Add(Message, frozen=True):
+    """The sequences of one caller's request: all of them are taken or none."""
+
+    request_id: str
     requests: list[Request]
 
 
@@ -60,8 +64,14 @@ class Hello(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
+    """Loaded.  Sizes are bytes; `num_blocks` cache blocks of `block_size` tokens."""
+
     plan: Plan
-    stats: dict[str, Any]
+    max_model_len: int
+    vocab_size: int
+    num_blocks: int
+    block_size: int
+    weight_bytes: int
 
 
 class Failure(Message, frozen=True):
@@ -74,7 +84,7 @@ class Failure(Message, frozen=True):
 
 
 class Rejected(Message, frozen=True):
-    request_ids: list[str]
+    request_id: str
     failure: Failure
 
 
@@ -84,7 +94,7 @@ class Step(Message, frozen=True):
 
 class Stats(Message, frozen=True):
     call_id: int
-    stats: dict[str, Any]
+    stats: EngineStats
 
 
 ToEngine: TypeAlias = Start | Add | Abort | AskStats | Close
@@ -126,19 +136,18 @@ def as_error(sent: Failure) -> AllmetalError:
 
 @dataclass(slots=True, kw_only=True)
 class Rendezvous:
-    """Where the two processes meet; `folder` is None on the loopback interface."""
+    """Where the two processes meet."""
 
     address: str
-    folder: Path | None
 
     @classmethod
     def make(cls) -> Rendezvous:
         if zmq.has("ipc"):
             folder = Path(tempfile.mkdtemp(prefix="allmetal-"))
             if len(str(folder).encode()) <= _LONGEST_FOLDER:
-                return cls(address=f"ipc://{folder}/engine", folder=folder)
+                return cls(address=f"ipc://{folder}/engine")
             folder.rmdir()
-        return cls(address="tcp://127.0.0.1:*", folder=None)
+        return cls(address="tcp://127.0.0.1:*")
 
     def bind(self, socket: zmq.Socket[Any]) -> None:
         """Listen, and note the port where one was left to the system."""
@@ -147,8 +156,13 @@ class Rendezvous:
 
     def remove(self) -> None:
         """Drop the folder.  A connection that stands is not disturbed."""
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        remove_folder(self.address)
+
+
+def remove_folder(address: str) -> None:
+    """Drop the folder an address lies in, if it is one of a file."""
+    if address.startswith("ipc://"):
+        shutil.rmtree(Path(address.removeprefix("ipc://")).parent, ignore_errors=True)
 
 
 def unlimited(socket: zmq.Socket[Any], *, linger_ms: int) -> None:

@@ -29,7 +29,9 @@ class LLM:
 
     def __init__(self, model: str, **options: Any) -> None:
         self.config = EngineConfig(model=model, **options)
-        self.tokenizer = load_tokenizer(open_checkpoint(self.config), self.config)
+        checkpoint = open_checkpoint(self.config)
+        self.tokenizer = load_tokenizer(checkpoint, self.config)
+        self.generation_config = dict(checkpoint.generation_config)
         self.engine = Engine.from_config(self.config)
         self._outputs = OutputProcessor(self.tokenizer)
         self._num_requests = 0

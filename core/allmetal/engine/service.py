@@ -6,37 +6,21 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
 from functools import reduce
 from importlib import import_module
-from typing import Any, Protocol
 
 import zmq
 
 from allmetal.engine import ipc
+from allmetal.engine.engine import Engine
 from allmetal.errors import RequestError
-from allmetal.platform.plan import Plan
-from allmetal.request import Request, TokenDelta
-
-
-class ServedEngine(Protocol):
-    """What the service needs of an engine."""
-
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def has_work(self) -> bool: ...
-    def add(self, request: Request) -> None: ...
-    def abort(self, request_ids: Sequence[str]) -> object: ...
-    def step(self) -> list[TokenDelta]: ...
-    def stats(self) -> Any: ...
-    def close(self) -> None: ...
+from allmetal.request import Request
 
 
 def main(address: str, factory: str) -> None:
     """Connect, load, serve until told to stop.  The whole life of the process."""
-    _exit_with_parent()
+    _exit_with_parent(address)
     # The parent decides when to stop: signals to the whole group must not cut its shutdown short.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
@@ -65,15 +49,27 @@ def _serve(socket: zmq.Socket[bytes], factory: str) -> None:
         return
     module, _, path = factory.partition(":")
     make = reduce(getattr, path.split("."), import_module(module))
-    engine: ServedEngine = make(start.config)  # type: ignore[operator]
+    engine: Engine = make(start.config)  # type: ignore[operator]
     try:
-        socket.send(ipc.encode(ipc.Ready(engine.plan, asdict(engine.stats()))))
+        socket.send(ipc.encode(_ready(engine)))
         _loop(socket, engine)
     finally:
         engine.close()
 
 
-def _loop(socket: zmq.Socket[bytes], engine: ServedEngine) -> None:
+def _ready(engine: Engine) -> ipc.Ready:
+    assert engine.plan is not None
+    return ipc.Ready(
+        plan=engine.plan,
+        max_model_len=engine.max_model_len,
+        vocab_size=engine.loaded.vocab_size,
+        num_blocks=engine.layout.num_blocks,
+        block_size=engine.layout.block_size,
+        weight_bytes=engine.loaded.weight_bytes,
+    )
+
+
+def _loop(socket: zmq.Socket[bytes], engine: Engine) -> None:
     while True:
         for message in _received(socket, wait=not engine.has_work):
             if isinstance(message, ipc.Close):
@@ -94,18 +90,19 @@ def _received(socket: zmq.Socket[bytes], *, wait: bool) -> Iterator[ipc.ToEngine
         flags = zmq.NOBLOCK
 
 
-def _handle(socket: zmq.Socket[bytes], engine: ServedEngine, message: ipc.ToEngine) -> None:
+def _handle(socket: zmq.Socket[bytes], engine: Engine, message: ipc.ToEngine) -> None:
     match message:
-        case ipc.Add(requests):
-            _add(socket, engine, requests)
+        case ipc.Add(request_id, requests):
+            _add(socket, engine, request_id, requests)
         case ipc.Abort(request_ids):
-            engine.abort(request_ids)
+            socket.send(ipc.encode(ipc.Step(engine.abort(request_ids))))
         case ipc.AskStats(call_id):
-            socket.send(ipc.encode(ipc.Stats(call_id, asdict(engine.stats()))))
+            socket.send(ipc.encode(ipc.Stats(call_id, engine.stats())))
 
 
-def _add(socket: zmq.Socket[bytes], engine: ServedEngine, requests: list[Request]) -> None:
-    """All of one caller's sequences or none."""
+def _add(
+    socket: zmq.Socket[bytes], engine: Engine, request_id: str, requests: list[Request]
+) -> None:
     added: list[str] = []
     try:
         for request in requests:
@@ -113,15 +110,15 @@ def _add(socket: zmq.Socket[bytes], engine: ServedEngine, requests: list[Request
             added.append(request.request_id)
     except RequestError as error:
         engine.abort(added)
-        ids = [request.request_id for request in requests]
-        socket.send(ipc.encode(ipc.Rejected(ids, ipc.failure(error))))
+        socket.send(ipc.encode(ipc.Rejected(request_id, ipc.failure(error))))
 
 
-def _exit_with_parent() -> None:
+def _exit_with_parent(address: str) -> None:
     """End this process when the pipe from its parent closes."""
 
     def wait() -> None:
         sys.stdin.buffer.read()
+        ipc.remove_folder(address)
         os._exit(3)
 
     threading.Thread(target=wait, name="parent-watch", daemon=True).start()

@@ -71,9 +71,7 @@ class Metrics:
             registry=self._registry,
         )
 
-    def _histogram(
-        self, name: str, doc: str, buckets: tuple[float, ...] = _SECONDS
-    ) -> Histogram:
+    def _histogram(self, name: str, doc: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
         family = Histogram(
             f"allmetal:{name}", doc, ["model_name"], buckets=buckets, registry=self._registry
         )
@@ -117,4 +115,3 @@ class Metrics:
         for choice in output.outputs:
             self._output.observe(len(choice.token_ids))
             self._finished.labels(self._model, choice.finish_reason or "abort").inc()
-
