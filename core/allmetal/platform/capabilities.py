@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import assert_never
 
-from allmetal.platform.contract import Capability, CapabilityTable, Emulated, Native, Unknown
+from allmetal.platform.contract import (
+    Capability,
+    CapabilityTable,
+    Emulated,
+    Native,
+    Unknown,
+    Unsupported,
+)
 
 FEATURES: Mapping[str, str] = {
     "async_scheduling": "the next step is prepared while this one runs",
@@ -38,3 +46,16 @@ def capability(table: CapabilityTable, feature: str) -> Capability:
 
 def available(answer: Capability) -> bool:
     return isinstance(answer, Native | Emulated)
+
+
+def describe(answer: Capability) -> str:
+    """One line for people."""
+    match answer:
+        case Native(by=by):
+            return f"native: {by}"
+        case Emulated(how=how):
+            return f"emulated: {how}"
+        case Unsupported(reason=reason) | Unknown(reason=reason):
+            return reason
+        case other:
+            assert_never(other)

@@ -37,7 +37,7 @@ class KVSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVGroup:
-    """Layers that share one block table.  `layers` are indices into the model's attention layers."""
+    """Layers that share one block table.  `layers` index the model's attention layers."""
 
     spec: KVSpec
     layers: tuple[int, ...]

@@ -1,0 +1,3 @@
+"""Hooks by which everything but platforms is announced."""
+
+from __future__ import annotations

@@ -1,0 +1,37 @@
+"""What a plugin may announce.  The docstrings are the contract.
+
+A plugin is a module named in the entry point group `allmetal.plugins`; its functions marked with
+`hookimpl` are called when what they announce is first needed, never per token.  A plugin that
+raises is reported (`allmetal doctor`) and left out; the others serve on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pluggy
+
+from allmetal.platform.hints import HardwareHint
+
+GROUP = "allmetal.plugins"
+
+hookspec = pluggy.HookspecMarker("allmetal")
+hookimpl = pluggy.HookimplMarker("allmetal")
+
+
+@hookspec
+def allmetal_models() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Model types this plugin can build: `model_type` of a config.json -> "module:callable".
+
+    The callable takes (config, BuildContext) and returns a `CausalLM`; the module is imported
+    when a checkpoint of that type is loaded.  A plugin may replace a built-in model type.
+    """
+
+
+@hookspec
+def allmetal_hardware_hints() -> Sequence[HardwareHint]:  # type: ignore[empty-body]
+    """Hardware that can be seen from files alone, and the platform it needs.
+
+    Called when a platform is chosen automatically: hardware whose platform does not work is an
+    error, so that no run silently lands on a slower device.  Must be quick and open no device.
+    """

@@ -1,0 +1,197 @@
+"""Every decision of the plan, and that no explicit wish is silently replaced."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from allmetal.config import EngineConfig
+from allmetal.errors import ConfigError, FallbackError
+from allmetal.platform.contract import Advice, DeviceInfo, Emulated, ModelFacts, Native, Unsupported
+from allmetal.platform.plan import Decision, Plan, plan
+from allmetal.platform.render import render, to_json, warning
+
+DEVICE = DeviceInfo(index=0, name="thing", total_memory=8 << 30, traits={"kind": "accelerator"})
+MODEL = ModelFacts(
+    model_type="llama",
+    dtype="bfloat16",
+    num_layers=2,
+    hidden_size=64,
+    head_dim=16,
+    vocab_size=100,
+    max_model_len=4096,
+    parameter_bytes=1 << 30,
+)
+TABLE = {
+    "dtype.bfloat16": Native("matrix units"),
+    "dtype.float32": Native("vector units"),
+    "dtype.float16": Unsupported("no half precision here"),
+    "kv_dtype.float8_e4m3fn": Emulated("widened on every read"),
+    "quant.int8": Native("int8 dot products"),
+    "prefix_caching": Native("block tables"),
+    "async_scheduling": Native("streams"),
+    "graph_capture": Unsupported("launches cannot be recorded"),
+}
+
+
+def make(
+    table: dict[str, Any] = TABLE,
+    model: ModelFacts = MODEL,
+    advice: Advice = Advice(),  # noqa: B008  (frozen)
+    **config: Any,
+) -> Plan:
+    return plan(EngineConfig(model="m", **config), model, "metal", DEVICE, table, advice)
+
+
+def row(made: Plan, feature: str) -> Decision:
+    (found,) = [r for r in made.decisions if r.feature == feature]
+    return found
+
+
+def test_the_checkpoints_dtype_is_kept_where_the_platform_has_it() -> None:
+    made = make()
+    assert (made.dtype, made.kv_dtype) == ("bfloat16", "bfloat16")
+    assert row(made, "dtype").by == "model"
+
+
+def test_advice_decides_the_dtype_where_the_user_is_silent_and_says_why() -> None:
+    advice = Advice(dtype="float32", dtype_reason="twice as fast")
+    made = make(advice=advice)
+    assert made.dtype == "float32"
+    assert row(made, "dtype").reason == "twice as fast"
+    assert make(advice=advice, dtype="bfloat16").dtype == "bfloat16"
+
+
+def test_a_checkpoints_dtype_the_platform_lacks_is_replaced_with_a_reason() -> None:
+    made = make(model=replace(MODEL, dtype="float16"))
+    assert made.dtype == "bfloat16"
+    assert "lacks the checkpoint's float16" in row(made, "dtype").reason
+    with pytest.raises(ConfigError, match="none of the dtypes"):
+        make(table={})
+
+
+WISHES: list[tuple[dict[str, str], str, str, str]] = [
+    ({"dtype": "float16"}, "dtype", "bfloat16", "no half precision here"),
+    ({"kv_cache_dtype": "int8"}, "kv_cache_dtype", "bfloat16", "the platform does not say"),
+    ({"quantization": "int8"}, "quantization", "none", "not on Tuesdays"),
+]
+
+
+@pytest.mark.parametrize(("wish", "feature", "got", "why"), WISHES)
+def test_a_wish_that_cannot_be_had_follows_the_policy(
+    wish: dict[str, str], feature: str, got: str, why: str
+) -> None:
+    table = {**TABLE, "quant.int8": Unsupported("not on Tuesdays")}
+    (asked,) = wish.values()
+    with pytest.raises(FallbackError, match=f"{asked} cannot be had on metal: {why}") as error:
+        make(table=table, fallback="error", **wish)
+    assert error.value.hint
+    warned, allowed = (make(table=table, fallback=p, **wish) for p in ("warn", "allow"))
+    expected = Decision(
+        feature=feature, asked=asked, got=got, by="platform", reason=why, fallback=True, warn=True
+    )
+    assert row(warned, feature) == expected
+    assert warned.warnings == (expected,)
+    assert row(allowed, feature) == replace(expected, warn=False)
+    assert allowed.warnings == ()
+    assert warning(expected) == f"{feature} {asked} cannot be had, {got} is used: {why}"
+
+
+def test_wishes_that_can_be_had_are_granted_and_say_how() -> None:
+    made = make(kv_cache_dtype="float8_e4m3fn", quantization="int8", fallback="error")
+    assert made.kv_dtype == "float8_e4m3fn"
+    assert row(made, "kv_cache_dtype").reason == "emulated: widened on every read"
+    assert made.quantization == "int8"
+    assert row(made, "quantization").by == "user"
+    assert make(kv_cache_dtype="bfloat16", fallback="error").kv_dtype == "bfloat16"
+    with pytest.raises(ConfigError, match="int3 is unknown"):
+        make(kv_cache_dtype="int3")
+
+
+def test_a_quantised_checkpoint_stays_what_it_is() -> None:
+    gguf = replace(MODEL, quantization="gguf")
+    made = make(model=gguf)
+    assert made.quantization == "gguf"
+    assert "expanded by the reference kernels" in row(made, "quantization").reason
+    assert not made.warnings
+    with pytest.raises(FallbackError, match="the checkpoint is gguf already"):
+        make(model=gguf, quantization="int8", fallback="error")
+
+
+def test_the_models_length_bounds_what_may_be_asked() -> None:
+    assert make().max_model_len == 4096
+    assert make(max_model_len=100).max_model_len == 100
+    with pytest.raises(ConfigError, match="5000 is more than the model's 4096") as error:
+        make(max_model_len=5000)
+    assert error.value.hint == "--max-model-len 4096 or less"
+
+
+def test_a_step_has_room_for_one_token_of_every_sequence() -> None:
+    advice = Advice(max_num_seqs=64, max_num_batched_tokens=512)
+    sizes = {
+        (None, None): (64, 512),
+        (8, None): (8, 512),
+        (None, 16): (16, 16),
+        (1000, None): (1000, 1000),
+        (4, 4): (4, 4),
+    }
+    for (seqs, tokens), expected in sizes.items():
+        made = make(advice=advice, max_num_seqs=seqs, max_num_batched_tokens=tokens)
+        assert (made.max_num_seqs, made.max_num_batched_tokens) == expected
+    assert "one token a sequence" in row(make(max_num_batched_tokens=16), "max_num_seqs").reason
+    with pytest.raises(ConfigError, match="no room"):
+        make(max_num_seqs=8, max_num_batched_tokens=4)
+
+
+def test_switches_follow_the_platform_unless_they_are_off() -> None:
+    assert make().prefix_caching
+    assert make().async_scheduling
+    made = make(prefix_caching=False, table={**TABLE, "async_scheduling": Unsupported("one queue")})
+    assert not made.prefix_caching
+    assert row(made, "prefix_caching").by == "user"
+    assert not made.async_scheduling
+    assert row(made, "async_scheduling").reason == "one queue"
+    assert not made.warnings
+
+
+def test_graphs_need_the_platform_and_fit_the_step() -> None:
+    advice = Advice(graph_sizes=(1, 2, 4, 1024), max_num_batched_tokens=512)
+    assert make(advice=advice).graph_sizes == ()
+    made = make(advice=advice, table={**TABLE, "graph_capture": Native("graphs")})
+    assert made.graph_sizes == (1, 2, 4)
+    assert row(made, "graph_capture").got == "3 sizes up to 4"
+
+
+def test_memory_is_what_was_asked_or_the_platforms_share() -> None:
+    assert make(advice=Advice(kv_memory_fraction=0.5)).memory_fraction == 0.5
+    assert make(memory_fraction=0.25).memory_fraction == 0.25
+    assert make(kv_cache_memory=1 << 20).kv_cache_memory == 1 << 20
+    assert make().kv_cache_memory is None
+    assert make(block_size=8).block_size == 8
+    assert make(advice=Advice(block_size=64)).block_size == 64
+
+
+def test_a_kernel_choice_names_a_family() -> None:
+    assert row(make(kernel={"attention": "mine"}), "kernel.attention").got == "mine"
+    with pytest.raises(ConfigError, match="no op family"):
+        make(kernel={"attenton": "mine"})
+
+
+def test_planning_is_a_function_of_its_arguments() -> None:
+    assert make(threads=2, kernel={"moe": "x"}) == make(threads=2, kernel={"moe": "x"})
+
+
+def test_a_plan_is_rendered_for_people_and_programs() -> None:
+    made = make(dtype="float16", max_num_seqs=4)
+    text = render(made)
+    assert text.startswith("llama (1.00 GiB) on metal: thing, 8.0 GiB\n")
+    (line,) = [x for x in text.splitlines() if " dtype " in x]
+    assert line.split()[:4] == ["!", "dtype", "float16", "bfloat16"]
+    assert len(text.splitlines()) == len(made.decisions) + 3
+    plain = json.loads(json.dumps(to_json(made)))
+    assert plain["device"]["traits"] == {"kind": "accelerator"}
+    assert plain["decisions"][1]["asked"] == "float16"
+    assert plain["max_num_seqs"] == 4
