@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from allmetal.errors import CheckpointError, ModelError
@@ -12,8 +11,6 @@ from allmetal.platform.specs import Activation
 
 HFConfig: TypeAlias = Mapping[str, Any]
 """A config.json as it was parsed."""
-
-NO_DEFAULTS: HFConfig = MappingProxyType({})
 
 _ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
@@ -49,21 +46,17 @@ def text_config(hf: HFConfig) -> HFConfig:
     return nested if isinstance(nested, Mapping) else hf
 
 
-def decoder_config(hf: HFConfig, defaults: HFConfig = NO_DEFAULTS) -> DecoderConfig:
-    """Reads the shared fields.
-
-    `defaults`: what the family means where its published files are silent.  CheckpointError
-    names a field that neither has.
-    """
-    merged = {**defaults, **{key: value for key, value in hf.items() if value is not None}}
+def decoder_config(hf: HFConfig) -> DecoderConfig:
+    """Reads the shared fields.  CheckpointError names one that is missing."""
+    said = {key: value for key, value in hf.items() if value is not None}
 
     def need(name: str) -> Any:
-        if name not in merged:
+        if name not in said:
             raise CheckpointError(
                 f"config.json of this {hf.get('model_type', 'model')} lacks {name!r}",
                 hint="download the model's config.json again",
             )
-        return merged[name]
+        return said[name]
 
     num_heads = int(need("num_attention_heads"))
     hidden_size = int(need("hidden_size"))
@@ -73,14 +66,12 @@ def decoder_config(hf: HFConfig, defaults: HFConfig = NO_DEFAULTS) -> DecoderCon
         intermediate_size=int(need("intermediate_size")),
         num_layers=int(need("num_hidden_layers")),
         num_heads=num_heads,
-        num_kv_heads=int(merged.get("num_key_value_heads", num_heads)),
-        head_dim=int(merged.get("head_dim", hidden_size // num_heads)),
-        norm_eps=float(merged.get("rms_norm_eps", 1e-6)),
-        activation=activation(
-            str(merged.get("hidden_activation") or merged.get("hidden_act", "silu"))
-        ),
+        num_kv_heads=int(said.get("num_key_value_heads", num_heads)),
+        head_dim=int(said.get("head_dim", hidden_size // num_heads)),
+        norm_eps=float(said.get("rms_norm_eps", 1e-6)),
+        activation=activation(str(said.get("hidden_activation") or said.get("hidden_act", "silu"))),
         max_positions=int(need("max_position_embeddings")),
-        tie_embeddings=bool(merged.get("tie_word_embeddings", False)),
+        tie_embeddings=bool(said.get("tie_word_embeddings", False)),
     )
 
 
@@ -102,11 +93,18 @@ def layer_windows(layer_types: Sequence[str], sliding_window: int | None) -> tup
     return tuple(kinds[kind] for kind in layer_types)
 
 
-def last_layers_slide(hf: HFConfig, num_layers: int) -> tuple[int | None, ...]:
-    """Windows where layers from `max_window_layers` on slide if `use_sliding_window` says so."""
-    window = hf.get("sliding_window", 4096) if hf.get("use_sliding_window") else None
-    first = int(hf.get("max_window_layers", 28))
-    kinds = hf.get("layer_types") or [
+def every_nth_full(hf: HFConfig, num_layers: int) -> list[str]:
+    """`layer_types`, or the older spelling: every `sliding_window_pattern`-th layer sees all."""
+    period = int(hf["sliding_window_pattern"])
+    return hf.get("layer_types") or [
+        "sliding_attention" if (index + 1) % period else "full_attention"
+        for index in range(num_layers)
+    ]
+
+
+def last_layers_slide(hf: HFConfig, num_layers: int) -> list[str]:
+    """`layer_types`, or the older spelling: layers from `max_window_layers` on have a window."""
+    first = int(hf["max_window_layers"]) if hf.get("use_sliding_window") else num_layers
+    return hf.get("layer_types") or [
         "full_attention" if index < first else "sliding_attention" for index in range(num_layers)
     ]
-    return layer_windows(kinds, window)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from allmetal_models.config import HFConfig, decoder_config
 from allmetal_models.context import BuildContext
+from allmetal_models.defaults import complete
 from allmetal_models.layers.attention import Attention
 from allmetal_models.layers.blocks import PreNormBlock
 from allmetal_models.layers.decoder import Decoder, assemble
@@ -19,11 +20,10 @@ from allmetal_models.layers.rope import rotary
 from allmetal_models.layers.scope import Scope
 from allmetal_models.rope_config import rope_config
 
-DEFAULTS: HFConfig = {"head_dim": 256, "hidden_act": "gelu", "tie_word_embeddings": True}
-
 
 def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
-    c = decoder_config(hf, DEFAULTS)
+    hf = complete(hf)
+    c = decoder_config(hf)
     if c.activation == "gelu":  # So the first configs say, and mean its tanh form.
         c = replace(c, activation="gelu_tanh")
     rope = rotary(ctx, rope_config(hf, c.head_dim))

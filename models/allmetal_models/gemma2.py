@@ -5,8 +5,9 @@ Source: Gemma Team, arXiv:2408.00118.
 
 from __future__ import annotations
 
-from allmetal_models.config import HFConfig, decoder_config, layer_windows
+from allmetal_models.config import HFConfig, decoder_config, every_nth_full, layer_windows
 from allmetal_models.context import BuildContext
+from allmetal_models.defaults import complete
 from allmetal_models.layers.attention import Attention
 from allmetal_models.layers.blocks import SandwichBlock
 from allmetal_models.layers.decoder import Decoder, assemble
@@ -17,24 +18,12 @@ from allmetal_models.layers.rope import rotary
 from allmetal_models.layers.scope import Scope
 from allmetal_models.rope_config import rope_config
 
-DEFAULTS: HFConfig = {
-    "head_dim": 256,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "tie_word_embeddings": True,
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 4096,
-    "final_logit_softcapping": 30.0,
-    "attn_logit_softcapping": 50.0,
-}
-
 
 def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
-    hf = {**DEFAULTS, **hf}
+    hf = complete(hf)
     c = decoder_config(hf)
     rope = rotary(ctx, rope_config(hf, c.head_dim))
-    kinds = hf.get("layer_types") or [
-        "full_attention" if index % 2 else "sliding_attention" for index in range(c.num_layers)
-    ]
+    kinds = every_nth_full(hf, c.num_layers)
     windows = layer_windows(kinds, hf["sliding_window"])
     norm = Norm(dim=c.hidden_size, eps=c.norm_eps, offset=1.0)
     scale = hf["query_pre_attn_scalar"] ** -0.5

@@ -7,8 +7,9 @@ language model is served.  Source: Gemma Team, arXiv:2503.19786.
 from __future__ import annotations
 
 from allmetal.errors import ModelError
-from allmetal_models.config import HFConfig, decoder_config, layer_windows, text_config
+from allmetal_models.config import HFConfig, decoder_config, every_nth_full, layer_windows
 from allmetal_models.context import BuildContext
+from allmetal_models.defaults import complete
 from allmetal_models.layers.attention import Attention
 from allmetal_models.layers.blocks import SandwichBlock
 from allmetal_models.layers.decoder import Decoder, assemble
@@ -19,26 +20,9 @@ from allmetal_models.layers.rope import rotary
 from allmetal_models.layers.scope import Scope
 from allmetal_models.rope_config import rope_config
 
-# Published multimodal configs leave out whatever agrees with these.
-DEFAULTS: HFConfig = {
-    "vocab_size": 262_208,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "max_position_embeddings": 131_072,
-    "tie_word_embeddings": True,
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 4096,
-    "sliding_window_pattern": 6,
-}
-
 
 def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
-    hf = {**DEFAULTS, **text_config(hf)}
+    hf = complete(hf)
     if hf.get("use_bidirectional_attention"):
         raise ModelError("this Gemma 3 looks at later tokens too: it does not generate text")
     c = decoder_config(hf)
@@ -57,7 +41,7 @@ def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
             ),
         ),
     }
-    kinds = _layer_types(hf, c.num_layers)
+    kinds = every_nth_full(hf, c.num_layers)
     windows = layer_windows(kinds, hf["sliding_window"])
     norm = Norm(dim=c.hidden_size, eps=c.norm_eps, offset=1.0)
     scale = hf["query_pre_attn_scalar"] ** -0.5
@@ -95,16 +79,6 @@ def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
         head=head,
         ignored=r"(^|\.)(vision_tower|multi_modal_projector)\.",
     )
-
-
-def _layer_types(hf: HFConfig, num_layers: int) -> list[str]:
-    if hf.get("layer_types"):
-        return list(hf["layer_types"])
-    period = int(hf["sliding_window_pattern"])
-    return [
-        "sliding_attention" if (index + 1) % period else "full_attention"
-        for index in range(num_layers)
-    ]
 
 
 def _places(ctx: BuildContext) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from allmetal_models.config import HFConfig, decoder_config
 from allmetal_models.context import BuildContext
+from allmetal_models.defaults import complete
 from allmetal_models.layers.attention import Attention
 from allmetal_models.layers.blocks import PreNormBlock
 from allmetal_models.layers.decoder import Decoder, assemble
@@ -18,6 +19,7 @@ from allmetal_models.rope_config import rope_config
 
 
 def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
+    hf = complete(hf)
     c = decoder_config(hf)
     rope = rotary(ctx, rope_config(hf, c.head_dim))
     norm = Norm(dim=c.hidden_size, eps=c.norm_eps, cast_before_weight=True)
@@ -30,13 +32,13 @@ def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
                 at / "self_attn",
                 c,
                 rope=rope,
-                scale=float(hf.get("attention_multiplier", 1.0)),
+                scale=float(hf["attention_multiplier"]),
                 qkv_bias=bias,
                 out_bias=bias,
             ),
             mlp_norm=AddRMSNorm(at / "post_attention_layernorm", norm),
             mlp=GatedMLP(at / "mlp", c, bias=bool(hf.get("mlp_bias", False))),
-            branch_scale=float(hf.get("residual_multiplier", 1.0)),
+            branch_scale=float(hf["residual_multiplier"]),
         )
 
     return assemble(
@@ -44,6 +46,6 @@ def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
         c,
         block,
         norm,
-        embed_scale=float(hf.get("embedding_multiplier", 1.0)),
-        logit_scale=1.0 / float(hf.get("logits_scaling", 1.0)),
+        embed_scale=float(hf["embedding_multiplier"]),
+        logit_scale=1.0 / float(hf["logits_scaling"]),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from allmetal_models.config import HFConfig, decoder_config
 from allmetal_models.context import BuildContext
+from allmetal_models.defaults import complete
 from allmetal_models.layers.attention import Attention
 from allmetal_models.layers.blocks import PreNormBlock
 from allmetal_models.layers.decoder import Decoder, assemble
@@ -18,6 +19,7 @@ from allmetal_models.rope_config import rope_config
 
 
 def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
+    hf = complete(hf)
     c = decoder_config(hf)
     rope = rotary(ctx, rope_config(hf, c.head_dim))
     norm = Norm(dim=c.hidden_size, eps=c.norm_eps, cast_before_weight=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from allmetal_models.config import HFConfig, decoder_config
 from allmetal_models.context import BuildContext
+from allmetal_models.defaults import complete
 from allmetal_models.layers.attention import Attention
 from allmetal_models.layers.blocks import PreNormBlock
 from allmetal_models.layers.decoder import Decoder, assemble
@@ -15,15 +16,15 @@ from allmetal_models.rope_config import rope_config
 
 
 def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
+    hf = complete(hf)
     c = decoder_config(hf)
     rope = rotary(ctx, rope_config(hf, c.head_dim))
     norm = Norm(dim=c.hidden_size, eps=c.norm_eps, cast_before_weight=True)
-    window = hf.get("sliding_window", 4096)  # Later models say null: no window.
 
     def block(at: Scope, index: int) -> PreNormBlock:
         return PreNormBlock(
             attention_norm=AddRMSNorm(at / "input_layernorm", norm, first=index == 0),
-            attention=Attention(at / "self_attn", c, rope=rope, window=window),
+            attention=Attention(at / "self_attn", c, rope=rope, window=hf["sliding_window"]),
             mlp_norm=AddRMSNorm(at / "post_attention_layernorm", norm),
             mlp=GatedMLP(at / "mlp", c),
         )

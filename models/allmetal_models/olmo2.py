@@ -6,8 +6,9 @@ Sources: arXiv:2501.00656, arXiv:2512.13961.
 
 from __future__ import annotations
 
-from allmetal_models.config import HFConfig, decoder_config, layer_windows
+from allmetal_models.config import HFConfig, decoder_config, every_nth_full, layer_windows
 from allmetal_models.context import BuildContext
+from allmetal_models.defaults import complete
 from allmetal_models.layers.attention import Attention
 from allmetal_models.layers.blocks import PostNormBlock
 from allmetal_models.layers.decoder import Decoder, assemble
@@ -19,10 +20,12 @@ from allmetal_models.rope_config import rope_config
 
 
 def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
-    c = decoder_config(hf, {"rms_norm_eps": 1e-5})
-    theta = 500_000.0 if hf["model_type"] == "olmo3" else 10_000.0
-    kinds = _layer_types(hf, c.num_layers)
-    windows = layer_windows(kinds, hf.get("sliding_window", 4096))
+    hf = complete(hf)
+    c = decoder_config(hf)
+    third = hf["model_type"] == "olmo3"
+    kinds = every_nth_full(hf, c.num_layers) if third else ["full_attention"] * c.num_layers
+    windows = layer_windows(kinds, hf.get("sliding_window"))
+    theta = 500_000.0 if third else 10_000.0
     rope = {
         kind: rotary(ctx, rope_config(hf, c.head_dim, layer_type=kind, default_theta=theta))
         for kind in set(kinds)
@@ -48,11 +51,3 @@ def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
         )
 
     return assemble(ctx, c, block, norm, post_norm=True)
-
-
-def _layer_types(hf: HFConfig, num_layers: int) -> list[str]:
-    if hf["model_type"] == "olmo2":
-        return ["full_attention"] * num_layers
-    return hf.get("layer_types") or [
-        "sliding_attention" if (index + 1) % 4 else "full_attention" for index in range(num_layers)
-    ]

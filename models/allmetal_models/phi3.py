@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from allmetal_models.config import HFConfig, decoder_config
 from allmetal_models.context import BuildContext
+from allmetal_models.defaults import complete
 from allmetal_models.layers.attention import Attention
 from allmetal_models.layers.blocks import PreNormBlock
 from allmetal_models.layers.decoder import Decoder, assemble
@@ -20,6 +21,7 @@ from allmetal_models.rope_config import RopeConfig, rope_config
 
 
 def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
+    hf = complete(hf)
     c = decoder_config(hf)
     rope = rotary(ctx, _rope(hf, c.head_dim))
     norm = Norm(dim=c.hidden_size, eps=c.norm_eps, cast_before_weight=True)

@@ -5,8 +5,9 @@ Sources: arXiv:2407.10671, arXiv:2412.15115.
 
 from __future__ import annotations
 
-from allmetal_models.config import HFConfig, decoder_config, last_layers_slide
+from allmetal_models.config import HFConfig, decoder_config, last_layers_slide, layer_windows
 from allmetal_models.context import BuildContext
+from allmetal_models.defaults import complete
 from allmetal_models.layers.attention import Attention
 from allmetal_models.layers.blocks import PreNormBlock
 from allmetal_models.layers.decoder import Decoder, assemble
@@ -18,10 +19,11 @@ from allmetal_models.rope_config import rope_config
 
 
 def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
+    hf = complete(hf)
     c = decoder_config(hf)
     rope = rotary(ctx, rope_config(hf, c.head_dim))
     norm = Norm(dim=c.hidden_size, eps=c.norm_eps, cast_before_weight=True)
-    windows = last_layers_slide(hf, c.num_layers)
+    windows = layer_windows(last_layers_slide(hf, c.num_layers), hf["sliding_window"])
 
     def block(at: Scope, index: int) -> PreNormBlock:
         return PreNormBlock(

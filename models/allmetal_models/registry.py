@@ -1,10 +1,10 @@
-"""From a config's `model_type` to the file that builds it."""
+"""From a config's `model_type` to the file that builds it.  No torch until one is built."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from allmetal.errors import ModelError, UnknownModelError
 from allmetal.plugins.manager import plugins
@@ -23,14 +23,16 @@ def model_types() -> Mapping[str, str]:
 
 
 def build_model(hf: HFConfig, ctx: BuildContext) -> CausalLM:
-    """A model without weights.  UnknownModelError lists the types there are."""
-    return builder(hf)(hf, ctx)
+    """A model without weights.  Raises as `find` does."""
+    module, _, name = find(hf).partition(":")
+    build: Builder = getattr(import_module(module), name)
+    return build(hf, ctx)
 
 
-def builder(hf: HFConfig) -> Builder:
-    """The callable that builds what a config describes."""
-    model_type = str(hf.get("model_type"))
-    known = model_types()
+def find(hf: HFConfig) -> str:
+    """What builds this config, as "module:callable".  UnknownModelError lists the types there are;
+    ModelError says which quantisation is not read."""
+    model_type, known = str(hf.get("model_type")), model_types()
     if model_type not in known:
         raise UnknownModelError(
             f"no model is known for model_type {model_type!r}; "
@@ -42,5 +44,4 @@ def builder(hf: HFConfig) -> Builder:
             f"this checkpoint is quantised by {method!r}, which is not read",
             hint="take the unquantised checkpoint, or a GGUF file",
         )
-    module, _, name = known[model_type].partition(":")
-    return cast(Builder, getattr(import_module(module), name))
+    return known[model_type]

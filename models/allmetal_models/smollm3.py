@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from allmetal_models.config import HFConfig, decoder_config, layer_windows
 from allmetal_models.context import BuildContext
+from allmetal_models.defaults import complete
 from allmetal_models.layers.attention import Attention
 from allmetal_models.layers.blocks import PreNormBlock
 from allmetal_models.layers.decoder import Decoder, assemble
@@ -18,7 +19,8 @@ from allmetal_models.rope_config import rope_config
 
 
 def build(hf: HFConfig, ctx: BuildContext) -> Decoder:
-    c = decoder_config(hf, {"tie_word_embeddings": True})
+    hf = complete(hf)
+    c = decoder_config(hf)
     rope = rotary(ctx, rope_config(hf, c.head_dim, default_theta=2_000_000.0))
     turns = _layers_that_turn(hf, c.num_layers)
     windows = _windows(hf, turns)
@@ -47,7 +49,7 @@ def _layers_that_turn(hf: HFConfig, num_layers: int) -> list[bool]:
     """`no_rope_layers` is 1 where there is a rotary embedding, against its name."""
     if listed := hf.get("no_rope_layers"):
         return [bool(turns) for turns in listed]
-    period = int(hf.get("no_rope_layer_interval", 4))
+    period = int(hf["no_rope_layer_interval"])
     return [(index + 1) % period != 0 for index in range(num_layers)]
 
 

@@ -1,0 +1,76 @@
+"""What is known of a model before anything is built.  No torch here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Protocol
+
+from allmetal.platform.contract import ModelFacts
+from allmetal.platform.kv import DTYPE_BYTES
+from allmetal_models.config import DecoderConfig, HFConfig, decoder_config, text_config
+from allmetal_models.defaults import complete
+from allmetal_models.registry import find
+from allmetal_models.rope_config import longest_sequence
+
+_DTYPES = ("bfloat16", "float16", "float32")
+_NOT_LANGUAGE = re.compile(r"(^|\.)(vision_tower|multi_modal_projector)\.")
+
+
+class StoredTensor(Protocol):
+    """`is_blocks`: quantised in blocks of a GGML format; `dtype` is then that format's name."""
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def is_blocks(self) -> bool: ...
+
+
+def facts(hf: HFConfig, tensors: Mapping[str, StoredTensor]) -> ModelFacts:
+    """UnknownModelError where no model file serves the config.
+
+    `parameter_bytes` are those stored; without tensors (`--load-format dummy`), those a dense
+    model of this shape has.
+    """
+    find(hf)
+    text = complete(hf)
+    config = decoder_config(text)
+    dtype = _dtype(hf, tensors)
+    stored = [t.nbytes for name, t in tensors.items() if not _NOT_LANGUAGE.search(name)]
+    return ModelFacts(
+        model_type=str(hf["model_type"]),
+        dtype=dtype,
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        head_dim=config.head_dim,
+        vocab_size=config.vocab_size,
+        max_model_len=longest_sequence(text),
+        parameter_bytes=sum(stored) if stored else _dense_bytes(config, dtype),
+        quantization="gguf" if any(t.is_blocks for t in tensors.values()) else None,
+    )
+
+
+def _dtype(hf: HFConfig, tensors: Mapping[str, StoredTensor]) -> str:
+    """The config's word, else the type most values are stored in, else bfloat16."""
+    for part in (hf, text_config(hf)):
+        said = str(part.get("dtype") or part.get("torch_dtype") or "").removeprefix("torch.")
+        if said in _DTYPES:
+            return said
+    # Quantised files keep their norms in float32, which says nothing of what they came from.
+    if any(t.is_blocks for t in tensors.values()):
+        return "bfloat16"
+    sizes = dict.fromkeys(_DTYPES, 0)
+    for tensor in tensors.values():
+        if tensor.dtype in sizes:
+            sizes[tensor.dtype] += tensor.nbytes
+    return max(_DTYPES, key=lambda dtype: sizes[dtype])
+
+
+def _dense_bytes(c: DecoderConfig, dtype: str) -> int:
+    """Matrices of a decoder; norms and biases are lost in them."""
+    attention = 2 * c.hidden_size * c.head_dim * (c.num_heads + c.num_kv_heads)
+    mlp = 3 * c.hidden_size * c.intermediate_size
+    tables = c.vocab_size * c.hidden_size * (1 if c.tie_embeddings else 2)
+    return (c.num_layers * (attention + mlp) + tables) * DTYPE_BYTES[dtype]
