@@ -12,12 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from allmetal.config import EngineConfig
-from allmetal.errors import PlatformError
 from allmetal.executor.contract import LoadedModel, StepFuture, StepOutput, StepPlan
 from allmetal.platform.contract import Device, Platform
-from allmetal.platform.discover import discover
 from allmetal.platform.kv import CacheLayout
 from allmetal.platform.plan import Plan
+from allmetal.platform.resolve import platform_named
 from allmetal.runner.model_runner import LaunchedStep, ModelRunner
 from allmetal.runner.rank import Rank, build_rank, open_device
 
@@ -79,7 +78,7 @@ class LocalExecutor:
         self._worker: ThreadPoolExecutor | None = None
 
     def load(self) -> LoadedModel:
-        platform = self._platform or find_platform(self._plan.platform)
+        platform = self._platform or platform_named(self._plan.platform)
         device = self._device = open_device(self._config, self._plan, platform)
         if not device.asynchronous and self._plan.async_scheduling:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="allmetal-rank")
@@ -123,14 +122,3 @@ class LocalExecutor:
     def _run(self, work: Callable[[], T]) -> T:
         """Do it in the rank's thread, where steps will run, if it has one."""
         return work() if self._worker is None else self._worker.submit(work).result()
-
-
-def find_platform(name: str) -> Platform:
-    """The installed platform of this name.  PlatformError if it is gone."""
-    for found in discover(only=(name,)):
-        if found.name == name and found.platform is not None:
-            return found.platform
-    raise PlatformError(
-        f"the plan names platform {name!r}, and no such platform is installed here",
-        hint="allmetal doctor lists the platforms there are",
-    )

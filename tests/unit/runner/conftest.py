@@ -9,6 +9,7 @@ from itertools import count
 import pytest
 import torch
 
+from allmetal.cache.groups import group_layers
 from allmetal.executor.contract import SequenceStart, StepOutput, StepPlan
 from allmetal.platform import reference
 from allmetal.platform.contract import (
@@ -20,7 +21,7 @@ from allmetal.platform.contract import (
     ModelFacts,
     Streams,
 )
-from allmetal.platform.kv import CacheLayout, KVGroup
+from allmetal.platform.kv import CacheLayout
 from allmetal.platform.plan import Plan
 from allmetal.platform.select import Kernels
 from allmetal.platform.specs import DenseWeight
@@ -155,6 +156,7 @@ class Driver:
 
     runner: ModelRunner
     num_groups: int
+    layout: CacheLayout | None = None
     free_blocks: Iterator[int] = field(default_factory=lambda: count(1))
     steps: Iterator[int] = field(default_factory=count)
     sequences: dict[int, Sequence] = field(default_factory=dict)
@@ -216,9 +218,13 @@ class Driver:
             self.sequences[slot].tokens.append(token)
 
 
-def make_driver(hf_model: torch.nn.Module, **changes: object) -> Driver:
+def make_driver(hf_model: torch.nn.Module) -> Driver:
     """A runner with the weights of a transformers model."""
     config = hf_model.config.to_dict()
+    weights = hf_model.state_dict()
+    if config["tie_word_embeddings"]:
+        weights.pop("lm_head.weight", None)
+    readers = {name: DictReader(name, tensor) for name, tensor in weights.items()}
     kernels = Kernels(reference.kernels())
     context = BuildContext(
         kernels=kernels,
@@ -226,30 +232,17 @@ def make_driver(hf_model: torch.nn.Module, **changes: object) -> Driver:
         device=torch.device("cpu"),
         kv_dtype="float32",
         block_size=BLOCK,
-        weight_format=lambda name: DenseWeight(dtype="float32"),
+        weight_format=lambda name: readers[name].format,
         quantization=None,
         max_model_len=MAX_LEN,
     )
     model = build_model(config, context)
-    weights = hf_model.state_dict()
-    if config["tie_word_embeddings"]:
-        weights.pop("lm_head.weight", None)
-    model.load_weights((name, DictReader(name, tensor)) for name, tensor in weights.items())
+    model.load_weights(readers.items())
     device = HostDevice()
     runner = ModelRunner(plan_for(config["model_type"], model.vocab_size), device, model, kernels)
-    groups: dict[object, list[int]] = {}
-    for layer, spec in enumerate(model.kv_specs):
-        groups.setdefault(spec, []).append(layer)
-    layout = CacheLayout(
-        num_blocks=512,
-        block_size=BLOCK,
-        groups=tuple(
-            KVGroup(spec=spec, layers=tuple(layers))  # type: ignore[arg-type]
-            for spec, layers in groups.items()
-        ),
-    )
+    layout = CacheLayout(num_blocks=512, block_size=BLOCK, groups=group_layers(model.kv_specs))
     runner.allocate(layout)
-    return Driver(runner, len(layout.groups))
+    return Driver(runner, len(layout.groups), layout)
 
 
 @pytest.fixture(scope="module")

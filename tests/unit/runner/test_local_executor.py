@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from allmetal.config import EngineConfig
-from allmetal.errors import ConfigError, PlatformError
+from allmetal.errors import AllmetalError, ConfigError
 from allmetal.executor.local import LocalExecutor
 from allmetal.platform.contract import (
     DEFAULT_OPTIONS,
@@ -167,7 +167,7 @@ def test_closing_joins_the_thread_and_lets_go(executor: Any) -> None:
 
 def test_a_platform_that_is_gone_is_named(folder: Path, make_plan: Any) -> None:
     executor = LocalExecutor(EngineConfig(model=str(folder)), make_plan("llama", 97))
-    with pytest.raises(PlatformError, match="'host'"):
+    with pytest.raises(AllmetalError, match="'host'"):
         executor.load()
 
 
