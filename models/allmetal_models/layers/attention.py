@@ -12,7 +12,7 @@ import torch
 from allmetal.errors import ConfigError
 from allmetal.platform.batch import Batch
 from allmetal.platform.kv import KVSpec
-from allmetal.platform.specs import AttentionInputSpec, AttentionSpec
+from allmetal.platform.specs import AttentionInputSpec, AttentionSpec, KVLayout
 from allmetal_models.config import DecoderConfig
 from allmetal_models.layers.linear import Linear, RowLinear
 from allmetal_models.layers.norm import Norm
@@ -74,20 +74,7 @@ class Attention:
         self._cos_sin = rope.cos_sin if rope else None
         self._q_weight, self._k_weight = _norm_weights(at, heads, config.head_dim, qk_norm)
         self._input = ctx.kernels.bind(
-            AttentionInputSpec(
-                dtype=ctx.dtype_name,
-                kv_dtype=ctx.kv_dtype,
-                num_heads=heads.num_heads,
-                num_kv_heads=heads.num_kv_heads,
-                head_dim=config.head_dim,
-                block_size=ctx.block_size,
-                kv_layout=self.op.kv_layout,
-                rotary_dim=rope.dim if rope else 0,
-                interleaved=rope.interleaved if rope else False,
-                qk_norm=qk_norm,
-                norm_eps=norm.eps if norm else config.norm_eps,
-                norm_offset=norm.offset if norm else 0.0,
-            )
+            _input_spec(self.spec, self.op.kv_layout, config.norm_eps, rope, qk_norm, norm)
         )
         self._cache = torch.empty(0)
         self._group = 0
@@ -108,6 +95,30 @@ class Attention:
             self._k_weight,
         )
         return self.out(self.op(q, self._cache, group).flatten(1))
+
+
+def _input_spec(
+    spec: AttentionSpec,
+    kv_layout: KVLayout,
+    eps: float,
+    rope: Rotary | None,
+    qk_norm: QKNorm,
+    norm: Norm | None,
+) -> AttentionInputSpec:
+    return AttentionInputSpec(
+        dtype=spec.dtype,
+        kv_dtype=spec.kv_dtype,
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        block_size=spec.block_size,
+        kv_layout=kv_layout,
+        rotary_dim=rope.dim if rope else 0,
+        interleaved=rope.interleaved if rope else False,
+        qk_norm=qk_norm,
+        norm_eps=norm.eps if norm else eps,
+        norm_offset=norm.offset if norm else 0.0,
+    )
 
 
 def _norm_weights(

@@ -8,9 +8,11 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+from allmetal.platform.specs import GGUFWeight
+from allmetal.quant.gguf import dequantize
 from allmetal_models.config import DecoderConfig
 from allmetal_models.context import BuildContext
-from allmetal_models.layers.formats import Rows
+from allmetal_models.layers.formats import Rows, stored_format
 from allmetal_models.layers.linear import Linear
 from allmetal_models.layers.scope import Incoming, Scope
 
@@ -30,11 +32,14 @@ class VocabEmbedding:
         self._start, self._length = ctx.share(vocab_size, "tokens of the vocabulary")
         self._scale = scale
         self._sum = ctx.communicator.all_reduce if ctx.communicator else None
-        self._table = torch.empty(0)
+        stored = stored_format(ctx, f"{at.name}.weight")
+        self._table: _DenseTable | _BlockTable = (
+            _BlockTable(stored, ctx.dtype) if isinstance(stored, GGUFWeight) else _DenseTable()
+        )
         at.want("weight", (vocab_size, hidden_size), self._receive)
 
     def _receive(self, incoming: Incoming) -> None:
-        self._table = incoming.dense(0, self._start, self._length)
+        self._table.receive(incoming, self._start, self._length)
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
         x = self._look_up(token_ids)
@@ -42,11 +47,41 @@ class VocabEmbedding:
 
     def _look_up(self, token_ids: torch.Tensor) -> torch.Tensor:
         if self._sum is None:
-            return functional.embedding(token_ids, self._table)
+            return self._table(token_ids)
         row = token_ids - self._start
         mine = (row >= 0) & (row < self._length)
-        found = functional.embedding(row.where(mine, 0), self._table)
+        found = self._table(row.where(mine, 0))
         return self._sum(found.masked_fill_(~mine[:, None], 0))
+
+
+class _DenseTable:
+    """rows [T] -> [T, C]."""
+
+    def __init__(self) -> None:
+        self._values = torch.empty(0)
+
+    def receive(self, incoming: Incoming, start: int, length: int) -> None:
+        self._values = incoming.dense(0, start, length)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return functional.embedding(rows, self._values)
+
+
+class _BlockTable:
+    """As `_DenseTable`, kept in GGML blocks: rows are expanded when they are looked up.
+
+    A large vocabulary is most of a small model, and a step needs few of its rows.
+    """
+
+    def __init__(self, stored: GGUFWeight, dtype: torch.dtype) -> None:
+        self._type, self._dtype = stored.type, dtype
+        self._blocks = torch.empty(0)
+
+    def receive(self, incoming: Incoming, start: int, length: int) -> None:
+        self._blocks = incoming.stored(0, start, length)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return dequantize(self._blocks[rows], self._type, self._dtype)
 
 
 class LMHead:

@@ -55,7 +55,7 @@ def plan_runs(
 
     `whole_rows`: the rank keeps all channels.  GGML blocks cannot be cut along channels.
     """
-    stored = _merge([Run(_stored(ctx, one.tensor), (one,)) for one in rows])
+    stored = _merge([Run(stored_format(ctx, one.tensor), (one,)) for one in rows])
     held = []
     for run in stored:
         spec = LinearSpec(
@@ -69,7 +69,8 @@ def plan_runs(
     return _merge(held)
 
 
-def _stored(ctx: BuildContext, tensor: str) -> WeightFormat:
+def stored_format(ctx: BuildContext, tensor: str) -> WeightFormat:
+    """How the checkpoint holds a tensor."""
     try:
         return ctx.weight_format(tensor)
     except KeyError:  # Not in the checkpoint: loading will say so, with all that are missing.

@@ -4,38 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
 from allmetal_models.base import WeightReader
 from allmetal_models.context import BuildContext
 
+_Slice: TypeAlias = tuple[int | None, int, int | None]
+
 
 class Incoming:
-    """A tensor on its way in.  What several layers want of it is read and moved once."""
+    """A tensor on its way in.  What several layers want of it is read and moved once.
+
+    What is given is shared: nobody may write to it.
+    """
 
     def __init__(self, reader: WeightReader, ctx: BuildContext) -> None:
         self.reader = reader
         self._ctx = ctx
-        self._dense: dict[tuple[int | None, int, int | None], torch.Tensor] = {}
+        self._given: dict[tuple[str, _Slice], torch.Tensor] = {}
 
     def dense(
         self, dim: int | None = None, start: int = 0, length: int | None = None
     ) -> torch.Tensor:
-        """The slice in the model's dtype, on its device.  Not to be written to."""
-        if dim is not None and (start, length) == (0, self.reader.shape[dim]):
-            dim, start, length = None, 0, None
-        key = (dim, start, length)
-        if key not in self._dense:
-            found = self.reader.dequantize(self._ctx.dtype, dim, start, length)
-            self._dense[key] = found.to(self._ctx.device)
-        return self._dense[key]
+        """The slice as values of the model's dtype, on its device."""
+        part = self._slice(dim, start, length)
+        return self._once("dense", part, lambda: self.reader.dequantize(self._ctx.dtype, *part))
 
     def stored(
         self, dim: int | None = None, start: int = 0, length: int | None = None
     ) -> torch.Tensor:
         """The slice as it lies in the file, on the model's device."""
-        return self.reader.read(dim, start, length).to(self._ctx.device)
+        part = self._slice(dim, start, length)
+        return self._once("stored", part, lambda: self.reader.read(*part))
+
+    def _slice(self, dim: int | None, start: int, length: int | None) -> _Slice:
+        whole = dim is not None and (start, length) == (0, self.reader.shape[dim])
+        return (None, 0, None) if whole else (dim, start, length)
+
+    def _once(self, form: str, part: _Slice, read: Callable[[], torch.Tensor]) -> torch.Tensor:
+        if (form, part) not in self._given:
+            self._given[form, part] = read().to(self._ctx.device)
+        return self._given[form, part]
 
 
 @dataclass(frozen=True, slots=True)
