@@ -7,13 +7,22 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from allmetal.errors import AllmetalError, EngineDeadError, RequestError
+from allmetal.server.responses import JSON
 
 
 class ModelNotFoundError(RequestError):
     """The request names a model that is not served here."""
+
+
+class WrongKeyError(RequestError):
+    """The request does not carry the server's API key."""
+
+
+class StepFailedError(AllmetalError):
+    """The device failed while it computed a request; the engine serves on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +33,7 @@ class Answer:
 
 
 _OURS: tuple[tuple[type[AllmetalError], Answer], ...] = (
+    (WrongKeyError, Answer(401, "authentication_error", "invalid_api_key")),
     (ModelNotFoundError, Answer(404, "invalid_request_error", "model_not_found")),
     (RequestError, Answer(400, "invalid_request_error")),
     (EngineDeadError, Answer(503, "service_unavailable", "engine_dead")),
@@ -39,9 +49,9 @@ def body_of(error: Exception) -> dict[str, Any]:
     """`{"error": {message, type, param, code, hint}}`."""
     answer = answer_for(error)
     # What went wrong inside is for the log, not for the client.
-    known = isinstance(error, AllmetalError)
-    message = error.message if isinstance(error, AllmetalError) else "internal error"
-    return _body(answer, message, error.hint if known else None)  # type: ignore[attr-defined]
+    if not isinstance(error, AllmetalError):
+        return _body(answer, "internal error")
+    return _body(answer, error.message, error.hint)
 
 
 def _body(answer: Answer, message: str, hint: str | None = None) -> dict[str, Any]:
@@ -50,13 +60,11 @@ def _body(answer: Answer, message: str, hint: str | None = None) -> dict[str, An
 
 
 async def on_error(_: Request, error: Exception) -> Response:
-    return JSONResponse(body_of(error), status_code=answer_for(error).status)
+    return JSON(body_of(error), status_code=answer_for(error).status)
 
 
 async def on_http_error(_: Request, error: Exception) -> Response:
     """Unknown paths and methods."""
     assert isinstance(error, HTTPException)
     answer = Answer(error.status_code, "invalid_request_error")
-    return JSONResponse(
-        _body(answer, error.detail), status_code=error.status_code, headers=error.headers
-    )
+    return JSON(_body(answer, error.detail), status_code=error.status_code, headers=error.headers)

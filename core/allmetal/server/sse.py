@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine
-from typing import Any, TypeVar
+import logging
+from collections.abc import AsyncGenerator, Awaitable
+from typing import TypeVar
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from allmetal.errors import AllmetalError
 from allmetal.server.errors import body_of
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
+log = logging.getLogger(__name__)
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before the answer was ready."""
 
 
 def event(body: object) -> bytes:
@@ -27,49 +33,50 @@ class EventStream(StreamingResponse):
 
     The first item is awaited before anything is sent, so that what is wrong with a request is
     still an HTTP status.  An error after that is an event with an `error`, and no `[DONE]`.
+    `events` is closed when the client leaves.
     """
 
-    def __init__(self, events: AsyncGenerator[object, None]) -> None:
+    def __init__(self, first: object, events: AsyncGenerator[object, None]) -> None:
         self._events = events
         super().__init__(
-            self._encoded(),
+            self._encoded(first),
             media_type="text/event-stream",
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
         )
-        self._first: object = None
 
     @classmethod
-    async def start(cls, request: Request, events: AsyncGenerator[object, None]) -> Response:
-        stream = cls(events)
-        stream._first = await unless_disconnected(request, anext(events))
-        return stream
+    async def start(cls, receive: Receive, events: AsyncGenerator[object, None]) -> EventStream:
+        try:
+            return cls(await unless_disconnected(receive, anext(events)), events)
+        except BaseException:
+            await events.aclose()
+            raise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await super().__call__(scope, receive, send)
+            await unless_disconnected(receive, self.stream_response(send))
+        except ClientGoneError:
+            pass
         finally:
-            # The request must not go on for a client that left.
             await self._events.aclose()
 
-    async def _encoded(self) -> AsyncGenerator[bytes, None]:
-        yield event(self._first)
+    async def _encoded(self, first: object) -> AsyncGenerator[bytes, None]:
+        yield event(first)
         try:
             async for item in self._events:
                 yield event(item)
-        except Exception as error:
+        except Exception as error:  # the status is sent: tell it in the stream
+            if not isinstance(error, AllmetalError):
+                log.exception("a stream failed")
             yield event(body_of(error))
         else:
             yield DONE
 
 
-class ClientGoneError(Exception):
-    """The client closed the connection before the answer was ready."""
-
-
-async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Result of `work`, which is cancelled when the client closes the connection."""
+async def unless_disconnected(receive: Receive, work: Awaitable[T]) -> T:
+    """Result of `work`.  When the client leaves first, cancels it and raises ClientGoneError."""
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(request))
+    gone = asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -77,12 +84,12 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) ->
         return task.result()
     finally:
         for each in (task, gone):
-            each.cancel()
-        for each in (task, gone):
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await each
+            if not each.done():
+                each.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await each
 
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
         pass

@@ -61,11 +61,12 @@ class CommonRequest(msgspec.Struct, kw_only=True):
 class CompletionRequest(CommonRequest, kw_only=True):
     refused: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "best_of": (1,),
+        "tools": ([],),
         "suffix": ("",),
         "response_format": ({"type": "text"},),
     }
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | list[str | int | list[int]]
     echo: bool | None = None
     logprobs: int | None = None
 

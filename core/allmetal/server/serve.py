@@ -1,0 +1,117 @@
+"""Bind, load, serve, and end as told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+
+import uvicorn
+
+from allmetal.config import EngineConfig, ServerConfig
+from allmetal.engine.async_engine import AsyncEngine
+from allmetal.errors import ConfigError
+from allmetal.platform.render import render
+from allmetal.server.app import create_app
+
+_BACKLOG = 2048
+
+
+def serve(engine_config: EngineConfig, config: ServerConfig) -> int:
+    """Serve until SIGTERM (exit code 0) or SIGINT (130).
+
+    On the first signal no new request is taken and open ones get `drain_timeout` to end; a second
+    one ends them at once.  Raises ConfigError if the address cannot be had, before loading.
+    """
+    with _bound(config) as listener:
+        return asyncio.run(_serve(engine_config, config, listener))
+
+
+def _bound(config: ServerConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.host, config.port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {config.host} port {config.port}: {error.strerror}",
+            hint="--port 0 takes a free one",
+        ) from None
+    return listener
+
+
+async def _serve(engine_config: EngineConfig, config: ServerConfig, listener: socket.socket) -> int:
+    signals = _Signals()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, signals.take, number)
+    engine: AsyncEngine | None = None
+    try:
+        engine = await AsyncEngine.start(engine_config)
+        server = _Server(
+            uvicorn.Config(
+                create_app(engine, config),
+                lifespan="off",
+                log_level="warning",
+                access_log=False,
+                timeout_graceful_shutdown=max(1, math.ceil(config.drain_timeout)),
+            )
+        )
+        signals.server = server
+        _announce(engine, config, listener)
+        await server.serve(sockets=[listener])
+    except asyncio.CancelledError:
+        if signals.taken is None:
+            raise
+    finally:
+        if engine is not None:
+            await engine.close()
+    return 130 if signals.taken == signal.SIGINT else 0
+
+
+def _announce(engine: AsyncEngine, config: ServerConfig, listener: socket.socket) -> None:
+    listener.listen(_BACKLOG)
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    ready = engine.ready
+    print(
+        f"{render(engine.plan)}\n\n"
+        f"cache: {ready.num_blocks} blocks of {ready.block_size} tokens; "
+        f"longest sequence: {ready.max_model_len}\n"
+        f"serving on http://{host}:{listener.getsockname()[1]}/v1",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours, from before the model is loaded until it is gone."""
+        yield
+
+
+class _Signals:
+    """Ends what is going on: loading, serving, or the wait for open requests."""
+
+    def __init__(self) -> None:
+        self.taken: int | None = None
+        self.server: uvicorn.Server | None = None
+        self._task = asyncio.current_task()
+
+    def take(self, number: int) -> None:
+        again = self.taken is not None
+        self.taken = self.taken or number
+        if self.server is None:
+            if self._task is not None and not again:
+                self._task.cancel()
+        elif again:
+            for task in self.server.server_state.tasks:
+                task.cancel()
+        else:
+            self.server.should_exit = True
