@@ -1,0 +1,73 @@
+"""Find and read the tokenizer of a model: from a folder's files, or from a GGUF's metadata."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from allmetal.checkpoint import Checkpoint
+from allmetal.checkpoint.gguf.checkpoint import GGUFCheckpoint
+from allmetal.checkpoint.gguf.reader import GGUFFile
+from allmetal.checkpoint.open import locate
+from allmetal.config import EngineConfig
+from allmetal.errors import CheckpointError
+from allmetal.text.folder import folder_parts
+from allmetal.text.gguf import gguf_parts
+from allmetal.text.tokenizer import Tokenizer, TokenizerParts
+
+
+def load_tokenizer(source: Checkpoint | Path, config: EngineConfig | None = None) -> Tokenizer:
+    """`config` may name another tokenizer or chat template than the model's own.
+
+    Raises CheckpointError when there is none, or it cannot be read.
+    """
+    if config is not None and config.tokenizer is not None:
+        parts = _from_path(_locate(config.tokenizer))
+    elif isinstance(source, GGUFCheckpoint):
+        parts = gguf_parts(source.metadata, str(source.path))
+    else:
+        parts = _from_path(source if isinstance(source, Path) else source.path)
+    if not isinstance(source, Path):
+        parts = replace(parts, eos_token_ids=_ends(source, parts))
+    if config is not None and config.chat_template is not None:
+        parts = replace(parts, chat_templates={"default": _template_file(config.chat_template)})
+    return Tokenizer(parts)
+
+
+def _locate(name: str) -> Path:
+    path = Path(name).expanduser()
+    if path.name == "tokenizer.json" and path.is_file():
+        return path.parent
+    return locate(name, weights=False)
+
+
+def _from_path(path: Path) -> TokenizerParts:
+    if path.suffix != ".gguf":
+        return folder_parts(path)
+    file = GGUFFile(path)
+    try:
+        return gguf_parts(file.metadata, str(path))
+    finally:
+        file.close()
+
+
+def _ends(checkpoint: Checkpoint, parts: TokenizerParts) -> tuple[int, ...]:
+    """Ids that end a text, each once: generation_config's (else config's), then the tokenizer's."""
+    config = checkpoint.config
+    stated = checkpoint.generation_config.get("eos_token_id")
+    if stated is None:
+        stated = config.get("eos_token_id")
+    if stated is None:
+        stated = (config.get("text_config") or {}).get("eos_token_id")
+    ids = [stated] if isinstance(stated, int) else list(stated or ())
+    return tuple(dict.fromkeys([*ids, *parts.eos_token_ids]))
+
+
+def _template_file(name: str) -> str:
+    try:
+        return Path(name).expanduser().read_text(encoding="utf-8")
+    except OSError as e:
+        raise CheckpointError(
+            f"the chat template {name} cannot be read: {e.strerror or e}",
+            hint="--chat-template takes a file with a Jinja template",
+        ) from e
