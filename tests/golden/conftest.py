@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import golden
 import pytest
 import torch
-from transformers import PreTrainedModel
-
-
-@dataclass(frozen=True, slots=True)
-class Golden:
-    """A saved model, and transformers' own of it."""
-
-    name: str
-    folder: Path
-    expected: PreTrainedModel
+from golden import Golden
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 import transformers
-from golden import distance, drive, expected_greedy, expected_logits, load, prompt
-
-if TYPE_CHECKING:
-    from conftest import Golden
+from golden import Golden, distance, drive, expected_greedy, expected_logits, load, prompt
 
 TOLERANCE = 1e-5
 LENGTH = 45

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,15 @@ CASES: Mapping[str, Callable[[], PretrainedConfig]] = {
     ),
     "glm4": case("Glm4Config", head_dim=16),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """A saved model, and transformers' own of it."""
+
+    name: str
+    folder: Path
+    expected: PreTrainedModel
 
 
 def make(config: PretrainedConfig, folder: Path, seed: int = 0) -> PreTrainedModel:
