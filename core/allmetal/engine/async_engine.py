@@ -107,10 +107,10 @@ class AsyncEngine:
         return engine
 
     async def _load(self) -> None:
-        await self._hello
+        await asyncio.shield(self._hello)
         self._rendezvous.remove()
         self._send(ipc.Start(self.config))
-        self.ready = await self._ready
+        self.ready = await asyncio.shield(self._ready)
 
     async def _load_text(self) -> None:
         self.tokenizer, self.generation_config = await self.in_thread(_text_of, self.config)
@@ -211,11 +211,13 @@ class AsyncEngine:
             async with asyncio.timeout(drain_s):
                 while drain_s and self._streams and self.error is None:
                     await asyncio.sleep(0.02)
-        alive = self.error is None
+        alive, loaded = self.error is None, self._ready.done()
         self._die(EngineDeadError("the engine was closed"))
         if alive:
             self._send(ipc.Close())
-        await asyncio.to_thread(self._process.stop, grace_s=_STOP_GRACE_S if alive else 1.0)
+        # While loading it does not listen, and there is nothing to save.
+        grace_s = 0.0 if alive and not loaded else _STOP_GRACE_S
+        await asyncio.to_thread(self._process.stop, grace_s=grace_s)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
