@@ -37,9 +37,7 @@ def load(
         if tuple(reader.shape) != expected:
             misshapen.append(f"{name} is {list(reader.shape)}, expected {list(expected)}")
             continue
-        incoming = Incoming(reader, ctx)
-        for layer in layers:
-            layer.receive(incoming)
+        _deliver(Incoming(reader, ctx), layers)
     problems = (
         _listed("missing", list(missing)),
         _listed("unexpected", unexpected),
@@ -50,6 +48,12 @@ def load(
             "the checkpoint does not fit the model: " + "; ".join(filter(None, problems)),
             hint="is config.json the one that was saved with these weights?",
         )
+
+
+def _deliver(incoming: Incoming, layers: Sequence[Wanted]) -> None:
+    """In a function of its own: what was read is not held while the next tensor is."""
+    for layer in layers:
+        layer.receive(incoming)
 
 
 def _listed(what: str, names: Sequence[str]) -> str:
