@@ -39,7 +39,7 @@ types: install
 	$(BIN)/pyright
 
 imports: install
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 docs: install
 	$(BIN)/python -m cogapp -I docs -r $(shell grep -rlF '[[[cog' --include='*.md' README.md docs)
