@@ -74,14 +74,14 @@ class _BlockTable:
     """
 
     def __init__(self, stored: GGUFWeight, dtype: torch.dtype) -> None:
-        self._type, self._dtype = stored.type, dtype
+        self._stored, self._dtype = stored, dtype
         self._blocks = torch.empty(0)
 
     def receive(self, incoming: Incoming, start: int, length: int) -> None:
-        self._blocks = incoming.stored(0, start, length)
+        self._blocks = incoming.blocks(self._stored, start, length)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return dequantize(self._blocks[rows], self._type, self._dtype)
+        return dequantize(self._blocks[rows], self._stored.type, self._dtype)
 
 
 class LMHead:

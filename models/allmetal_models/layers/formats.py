@@ -8,7 +8,7 @@ from typing import assert_never
 
 import torch
 
-from allmetal.errors import CheckpointError, NoKernelError
+from allmetal.errors import NoKernelError
 from allmetal.platform.specs import (
     DenseWeight,
     GGUFWeight,
@@ -123,12 +123,7 @@ def fetch(
 
             return quantize(_dense(incoming, rows, columns), held.group_size)
         case GGUFWeight():
-            if incoming.reader.format != held:
-                raise CheckpointError(
-                    f"{rows.tensor} is {incoming.reader.format}, and was announced as {held}"
-                )
-            parts = [incoming.stored(0, start, length) for start, length in rows.ranges]
-            return {"weight": _join(parts)}
+            return {"weight": _join([incoming.blocks(held, *cut) for cut in rows.ranges])}
         case other:
             assert_never(other)
 

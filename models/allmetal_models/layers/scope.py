@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 import torch
 
+from allmetal.errors import CheckpointError
+from allmetal.platform.specs import GGUFWeight
 from allmetal_models.base import WeightReader
 from allmetal_models.context import BuildContext
 
@@ -32,11 +34,14 @@ class Incoming:
         part = self._slice(dim, start, length)
         return self._once("dense", part, lambda: self.reader.dequantize(self._ctx.dtype, *part))
 
-    def stored(
-        self, dim: int | None = None, start: int = 0, length: int | None = None
-    ) -> torch.Tensor:
-        """The slice as it lies in the file, on the model's device."""
-        part = self._slice(dim, start, length)
+    def blocks(self, announced: GGUFWeight, start: int, length: int) -> torch.Tensor:
+        """Rows as they lie in the file, on the model's device.  CheckpointError if they are of
+        another format than the model was built for."""
+        if self.reader.format != announced:
+            raise CheckpointError(
+                f"{self.reader.name} is {self.reader.format}, and was announced as {announced}"
+            )
+        part = self._slice(0, start, length)
         return self._once("stored", part, lambda: self.reader.read(*part))
 
     def _slice(self, dim: int | None, start: int, length: int | None) -> _Slice:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterator
 
@@ -96,7 +95,6 @@ def test_a_merged_weight_is_packed_once_its_last_part_is_there() -> None:
     def readers() -> Iterator[tuple[str, WeightReader]]:
         for name, reader in dummy_readers(model.weight_shapes, dtype="float32"):
             yield name, Watched(reader)
-            gc.collect()
             after[name] = [one in alive and alive[one]() is not None for one in (gate, up)]
 
     model.load_weights(readers())
