@@ -49,11 +49,12 @@ class LaunchedStep:
         token_ids, rest = values[: self.num_tokens], values[self.num_tokens :]
         logprobs: list[Logprobs | None] | None = None
         if self.sampled is not None:
-            logprobs = [None] * self.num_tokens
+            by_row: list[Logprobs | None] = [None] * self.num_tokens
             entries = self.sampled.unpack(rest[: self.sampled.num_words])
             rest = rest[self.sampled.num_words :]
             for row, entry in zip(self.sampled_rows, entries, strict=True):
-                logprobs[row] = entry
+                by_row[row] = entry
+            logprobs = by_row
         prompt: dict[int, list[Logprobs]] = {}
         for slot, rows in self.prompt:
             prompt.setdefault(slot, []).extend(rows.unpack(rest[: rows.num_words]))

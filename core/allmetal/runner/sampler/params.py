@@ -28,7 +28,7 @@ RECORD = np.dtype(
 RECORD_WORDS = RECORD.itemsize // 8
 """Length of a record in int64 words, the unit of uploads."""
 
-_COLUMN = {name: RECORD.fields[name][1] // 4 for name in RECORD.names or () if RECORD.fields}
+_COLUMN = {name: field[1] // 4 for name, field in (RECORD.fields or {}).items()}
 
 
 class Need:
