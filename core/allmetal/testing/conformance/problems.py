@@ -1,0 +1,166 @@
+"""The problems kernels are asked: small, odd, and one of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+from allmetal.platform.contract import Spec
+from allmetal.platform.specs import (
+    Activation,
+    AttentionInputSpec,
+    AttentionSpec,
+    DenseWeight,
+    GatedActivationSpec,
+    GGUFWeight,
+    IntWeight,
+    LinearSpec,
+    RMSNormSpec,
+    SamplingSpec,
+)
+
+DTYPES = ("float32", "bfloat16", "float16")
+NARROW = ("float8_e4m3fn", "int8")
+
+_HEADS = AttentionSpec(
+    dtype="float32",
+    kv_dtype="float32",
+    num_heads=8,
+    num_kv_heads=2,
+    head_dim=64,
+    block_size=16,
+    scale=0.125,
+)
+
+
+def _attention() -> list[AttentionSpec]:
+    plain = [replace(_HEADS, dtype=d, kv_dtype=d) for d in DTYPES]
+    one = plain[1]
+    return [
+        *plain,
+        *(replace(plain[0], head_dim=d, scale=d**-0.5) for d in (32, 80, 96, 128, 256)),
+        replace(plain[0], num_heads=5, num_kv_heads=5),
+        replace(plain[0], num_heads=7, num_kv_heads=1),
+        replace(plain[0], block_size=32),
+        *(replace(p, window=w) for p in plain[:2] for w in (1, 24, 4096)),
+        *(replace(p, soft_cap=5.0) for p in plain[:2]),
+        *(replace(p, sinks=True) for p in plain[:2]),
+        replace(one, window=24, soft_cap=5.0, head_dim=256, scale=0.0625),
+        replace(one, window=24, sinks=True),
+        *(replace(one, kv_dtype=kv) for kv in NARROW),
+    ]
+
+
+_INPUT = AttentionInputSpec(
+    dtype="float32",
+    kv_dtype="float32",
+    num_heads=8,
+    num_kv_heads=2,
+    head_dim=64,
+    block_size=16,
+    kv_layout="nhd",
+    rotary_dim=64,
+)
+
+
+def _attention_input() -> list[AttentionInputSpec]:
+    layouts = [replace(_INPUT, kv_layout=layout) for layout in ("nhd", "hnd")]
+    some = [replace(p, dtype=d, kv_dtype=d) for p in layouts for d in DTYPES]
+    changes: list[dict[str, Any]] = [
+        {"rotary_dim": 0},
+        {"rotary_dim": 32},
+        {"interleaved": True},
+        {"interleaved": True, "rotary_dim": 32},
+        {"qk_norm": "head"},
+        {"qk_norm": "full"},
+        {"qk_norm": "head", "norm_offset": 1.0, "head_dim": 80, "rotary_dim": 80},
+        {"num_heads": 3, "num_kv_heads": 3, "head_dim": 32, "rotary_dim": 32},
+        {"kv_dtype": "float8_e4m3fn"},
+    ]
+    return [*some, *(replace(p, **c) for p in layouts for c in changes)]
+
+
+def _linear() -> list[LinearSpec]:
+    sizes = ((64, 48), (96, 37), (256, 5))
+
+    def of(dtype: str, weight: Any, size: tuple[int, int], bias: bool = False) -> LinearSpec:
+        return LinearSpec(
+            dtype=dtype, in_features=size[0], out_features=size[1], bias=bias, weight=weight
+        )
+
+    dense = [
+        of(d, DenseWeight(dtype=d), s, b) for d in DTYPES for s in sizes for b in (False, True)
+    ]
+    ints = [
+        of(d, IntWeight(bits=bits, group_size=group, act_dtype=act), sizes[0])
+        for d in DTYPES[:2]
+        for bits, group, act in (
+            (8, 0, None),
+            (8, 32, None),
+            (4, 32, None),
+            (8, 0, "int8"),
+            (8, 32, "int8"),
+        )
+    ]
+    types = ("Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+    gguf = [of(d, GGUFWeight(type=t), (256, 19)) for d in DTYPES[:2] for t in types]
+    return [*dense, *ints, of("bfloat16", IntWeight(), sizes[2], True), *gguf]
+
+
+def _norms() -> list[RMSNormSpec]:
+    return [
+        RMSNormSpec(
+            dtype=dtype,
+            dim=dim,
+            eps=1e-6,
+            offset=offset,
+            residual=residual,
+            cast_before_weight=cast,
+        )
+        for dtype in DTYPES
+        for dim in (64, 37, 1152)
+        for offset, cast in ((0.0, False), (0.0, True), (1.0, False))
+        for residual in (False, True)
+    ]
+
+
+def _activations() -> list[GatedActivationSpec]:
+    return [
+        GatedActivationSpec(dtype=dtype, dim=dim, activation=activation)
+        for dtype in DTYPES
+        for dim in (33, 256)
+        for activation in get_args(Activation)
+    ]
+
+
+ATTENTION = _attention()
+ATTENTION_INPUT = _attention_input()
+LINEAR = _linear()
+RMS_NORM = _norms()
+GATED_ACTIVATION = _activations()
+SAMPLING = [SamplingSpec(vocab_size=v) for v in (1, 17, 1000, 32003)]
+
+SPECS: Sequence[Spec] = [
+    *ATTENTION,
+    *ATTENTION_INPUT,
+    *LINEAR,
+    *RMS_NORM,
+    *GATED_ACTIVATION,
+    *SAMPLING,
+]
+
+NATIVE_MEANS: Mapping[str, Sequence[Spec]] = {
+    "attention.sliding_window": [s for s in ATTENTION if s.window == 24],
+    "attention.soft_cap": [s for s in ATTENTION if s.soft_cap],
+    "attention.sinks": [s for s in ATTENTION if s.sinks],
+    "kv_dtype.float8_e4m3fn": [s for s in ATTENTION if s.kv_dtype == "float8_e4m3fn"],
+    "kv_dtype.int8": [s for s in ATTENTION if s.kv_dtype == "int8"],
+    "quant.int8": [s for s in LINEAR if isinstance(s.weight, IntWeight)],
+    "quant.gguf": [s for s in LINEAR if isinstance(s.weight, GGUFWeight)],
+    **{
+        f"dtype.{d}": [s for s in LINEAR if s.dtype == d and isinstance(s.weight, DenseWeight)]
+        for d in DTYPES
+    },
+}
+"""Feature -> specs of which a native platform's own kernels take at least one."""
