@@ -15,6 +15,7 @@ from allmetal.platform import reference
 from allmetal.platform.contract import (
     Advice,
     CommunicatorFactory,
+    Device,
     DeviceInfo,
     GraphCapture,
     Memory,
@@ -218,8 +219,9 @@ class Driver:
             self.sequences[slot].tokens.append(token)
 
 
-def make_driver(hf_model: torch.nn.Module) -> Driver:
-    """A runner with the weights of a transformers model."""
+def make_driver(hf_model: torch.nn.Module, device: Device | None = None) -> Driver:
+    """A runner with the weights of a transformers model, on the host unless told."""
+    device = device or HostDevice()
     config = hf_model.config.to_dict()
     weights = hf_model.state_dict()
     if config["tie_word_embeddings"]:
@@ -229,7 +231,7 @@ def make_driver(hf_model: torch.nn.Module) -> Driver:
     context = BuildContext(
         kernels=kernels,
         dtype=torch.float32,
-        device=torch.device("cpu"),
+        device=torch.device(device.torch_device),
         kv_dtype="float32",
         block_size=BLOCK,
         weight_format=lambda name: readers[name].format,
@@ -238,7 +240,6 @@ def make_driver(hf_model: torch.nn.Module) -> Driver:
     )
     model = build_model(config, context)
     model.load_weights(readers.items())
-    device = HostDevice()
     runner = ModelRunner(plan_for(config["model_type"], model.vocab_size), device, model, kernels)
     layout = CacheLayout(num_blocks=512, block_size=BLOCK, groups=group_layers(model.kv_specs))
     runner.allocate(layout)
@@ -269,7 +270,7 @@ def driver(llama: torch.nn.Module) -> Driver:
 
 
 @pytest.fixture(scope="session")
-def driver_of() -> Callable[[torch.nn.Module], Driver]:
+def driver_of() -> Callable[..., Driver]:
     return make_driver
 
 

@@ -1,6 +1,6 @@
 """One token a row: edits to the logits, choice, log probabilities.
 
-Rows that need nothing cost an argmax.  What a set of rows needs is worked out when the set
+Rows that need nothing cost a greedy choice.  What a set of rows needs is worked out when the set
 changes, not every step.
 
 Legend: R rows, V vocabulary.
@@ -108,7 +108,7 @@ class Sampler:
         mix = self._mix_of(rows)
         need = mix.need
         if not need:
-            return Sampled(token_ids=logits.argmax(dim=-1))
+            return Sampled(token_ids=self._op(logits, None, None, None, None, None))
         raw = None
         if mix.logprobs is not None:
             raw = mix.logprobs.of(logits)
@@ -116,11 +116,8 @@ class Sampler:
                 raw = logits.clone()
         if need & EDITS:
             logits = self._edit(logits.contiguous(), mix, rows)
-        if mix.key is None:
-            token_ids = logits.argmax(dim=-1)
-        else:
-            draws = uniform(mix.key, rows.positions)
-            token_ids = self._op(logits, mix.temperature, mix.top_k, mix.top_p, mix.min_p, draws)
+        draws = None if mix.key is None else uniform(mix.key, rows.positions)
+        token_ids = self._op(logits, mix.temperature, mix.top_k, mix.top_p, mix.min_p, draws)
         if raw is None or mix.logprobs is None:
             return Sampled(token_ids=token_ids)
         counts = [self._num_logprobs[rows.host_slots[row]] for row in mix.logprobs.host]
