@@ -252,7 +252,7 @@ class SamplingSpec:
 
 
 class SamplingOp(Protocol):
-    """logits [B, V] float32 -> token ids [B] int64.
+    """logits [B, V] float32, which may be overwritten -> token ids [B] int64.
 
     `temperature` [B] float32 (0 is greedy), `top_k` [B] int32 (0 is off), `top_p` and `min_p`
     [B] float32, `uniform` [B] float32 in [0, 1): the row's only randomness, so that a row's
