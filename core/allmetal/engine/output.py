@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from allmetal.errors import RequestError
 from allmetal.request import (
     CompletionOutput,
     Request,
@@ -39,7 +40,13 @@ class Taken:
 
 
 def tokenize(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
-    return tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    """Raises RequestError for numbers that are no token ids of any model."""
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt)
+    token_ids = list(prompt)
+    if token_ids and not (0 <= min(token_ids) and max(token_ids) < 2**31):
+        raise RequestError("the prompt holds a token id outside of the vocabulary")
+    return token_ids
 
 
 class OutputProcessor:

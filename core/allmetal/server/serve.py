@@ -19,13 +19,15 @@ from allmetal.platform.render import render
 from allmetal.server.app import create_app
 
 _BACKLOG = 2048
+# For clients that are slow to take their last words.
+_LAST_ANSWERS_S = 5.0
 
 
 def serve(engine_config: EngineConfig, config: ServerConfig) -> int:
     """Serve until SIGTERM (exit code 0) or SIGINT (130).
 
-    On the first signal no new request is taken and open ones get `drain_timeout` to end; a second
-    one ends them at once.  Raises ConfigError if the address cannot be had, before loading.
+    On the first signal no new request is taken and open ones get `drain_timeout` to end; after
+    that, or on a second signal, they end with an error.  Raises ConfigError if the address cannot be had, before loading.
     """
     with _bound(config) as listener:
         return asyncio.run(_serve(engine_config, config, listener))
@@ -47,7 +49,7 @@ def _bound(config: ServerConfig) -> socket.socket:
 
 
 async def _serve(engine_config: EngineConfig, config: ServerConfig, listener: socket.socket) -> int:
-    signals = _Signals()
+    signals = _Signals(config.drain_timeout)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signals.take, number)
@@ -60,10 +62,10 @@ async def _serve(engine_config: EngineConfig, config: ServerConfig, listener: so
                 lifespan="off",
                 log_level="warning",
                 access_log=False,
-                timeout_graceful_shutdown=max(1, math.ceil(config.drain_timeout)),
+                timeout_graceful_shutdown=math.ceil(config.drain_timeout + _LAST_ANSWERS_S),
             )
         )
-        signals.server = server
+        signals.serving(engine, server)
         _announce(engine, config, listener)
         await server.serve(sockets=[listener])
     except asyncio.CancelledError:
@@ -99,19 +101,30 @@ class _Server(uvicorn.Server):
 class _Signals:
     """Ends what is going on: loading, serving, or the wait for open requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, drain_s: float) -> None:
         self.taken: int | None = None
-        self.server: uvicorn.Server | None = None
-        self._task = asyncio.current_task()
+        self._drain_s = drain_s
+        self._loading = asyncio.current_task()
+        self._engine: AsyncEngine | None = None
+        self._server: uvicorn.Server | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    def serving(self, engine: AsyncEngine, server: uvicorn.Server) -> None:
+        """From now on there is something to drain."""
+        self._engine, self._server, self._loading = engine, server, None
 
     def take(self, number: int) -> None:
-        again = self.taken is not None
-        self.taken = self.taken or number
-        if self.server is None:
-            if self._task is not None and not again:
-                self._task.cancel()
-        elif again:
-            for task in self.server.server_state.tasks:
-                task.cancel()
-        else:
-            self.server.should_exit = True
+        if self.taken is not None:
+            self._close_engine()
+            return
+        self.taken = number
+        if self._loading is not None:
+            self._loading.cancel()
+        if self._server is not None:
+            self._server.should_exit = True
+            asyncio.get_running_loop().call_later(self._drain_s, self._close_engine)
+
+    def _close_engine(self) -> None:
+        """Open requests are answered with an error, which ends the server's wait for them."""
+        if self._engine is not None and self._closing is None:
+            self._closing = asyncio.create_task(self._engine.close())

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
 from allmetal.errors import RequestError
+
+
+# What crosses to the engine has 64 bits.
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -32,29 +36,29 @@ class CommonRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: int | None = None
-    max_tokens: int | None = None
+    n: Int | None = None
+    max_tokens: Int | None = None
     temperature: float | None = None
     top_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
+    logit_bias: dict[Int, float] | None = None
     stop: str | list[str] | None = None
-    seed: int | None = None
+    seed: Int | None = None
 
     # Beyond OpenAI's, named as other engines name them.
-    top_k: int | None = None
+    top_k: Int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
-    min_tokens: int | None = None
+    min_tokens: Int | None = None
     ignore_eos: bool | None = None
-    stop_token_ids: list[int] | None = None
-    allowed_token_ids: list[int] | None = None
+    stop_token_ids: list[Int] | None = None
+    allowed_token_ids: list[Int] | None = None
     bad_words: list[str] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    prompt_logprobs: int | None = None
-    priority: int | None = None
+    prompt_logprobs: Int | None = None
+    priority: Int | None = None
     cache_salt: str | None = None
 
 
@@ -66,9 +70,9 @@ class CompletionRequest(CommonRequest, kw_only=True):
         "response_format": ({"type": "text"},),
     }
 
-    prompt: str | list[str | int | list[int]]
+    prompt: str | list[str | Int | list[Int]]
     echo: bool | None = None
-    logprobs: int | None = None
+    logprobs: Int | None = None
 
 
 class ChatRequest(CommonRequest, kw_only=True):
@@ -88,9 +92,9 @@ class ChatRequest(CommonRequest, kw_only=True):
     }
 
     messages: list[dict[str, Any]]
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Int | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Int | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
