@@ -66,16 +66,18 @@ class SamplingConformance(Conformance):
     ) -> None:
         num_rows = _num_rows(spec)
         logits = 3 * bench.normal(num_rows, spec.vocab_size)
-        options = _random_options(bench, num_rows)
+        every = _random_options(bench, num_rows)
+        warm = Options(temperature=torch.full((num_rows,), 1.7), uniform=every.uniform)
         for kernel in bench.claiming(spec):
             op = kernel.build(spec)
-            together = _draw(bench, op, logits, options)
-            order = torch.randperm(num_rows, generator=bench.generator)
-            shuffled = _draw(bench, op, logits[order], options.rows(order))
-            assert torch.equal(together[order], shuffled)
-            for row in order[:8, None]:
-                alone = _draw(bench, op, logits[row], options.rows(row))
-                assert torch.equal(together[row], alone)
+            for options in (every, warm):
+                together = _draw(bench, op, logits, options)
+                order = torch.randperm(num_rows, generator=bench.generator)
+                shuffled = _draw(bench, op, logits[order], options.rows(order))
+                assert torch.equal(together[order], shuffled)
+                for row in order[:12, None]:
+                    alone = _draw(bench, op, logits[row], options.rows(row))
+                    assert torch.equal(together[row], alone)
 
     def test_sampling_takes_an_empty_batch_and_the_ends_of_the_interval(self, bench: Bench) -> None:
         spec = SAMPLING[2]
