@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import golden
 import gguf_files
+import golden
 import pytest
 import transformers
 from transformers import PretrainedConfig

@@ -6,9 +6,12 @@ set_gguf_parameters.  What a file leaves out is what llama.cpp takes for granted
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from allmetal.checkpoint.gguf.reader import StringArray, Value
 from allmetal.checkpoint.gguf.rope import rope_scaling
@@ -38,17 +41,25 @@ class Facts:
             )
         return value
 
-    def number(self, key: str) -> int:
-        """A value that may be listed per layer; all layers must agree."""
-        value = self.need(key)
-        if isinstance(value, int):
-            return value
-        values = {int(v) for v in value}
-        if len(values) != 1:
+    def number(self, key: str, default: int | None = None) -> int:
+        """A positive count.  It may be listed per layer; then all layers must agree."""
+        value = self.get(key, default) if default is not None else self.need(key)
+        listed = value.tolist() if isinstance(value, np.ndarray) else [value]
+        if len(set(listed)) > 1:
             raise CheckpointError(
-                f"{self.where}: {self.architecture}.{key} differs between layers: {sorted(values)}"
+                f"{self.where}: {self.architecture}.{key} differs between layers: {sorted(listed)}"
             )
-        return values.pop()
+        if not listed or not isinstance(listed[0], int) or listed[0] < 1:
+            raise CheckpointError(
+                f"{self.where}: {self.architecture}.{key} is {value!r}, not a positive number"
+            )
+        return listed[0]
+
+    def real(self, key: str, default: float | None = None) -> float:
+        value = self.get(key, default) if default is not None else self.need(key)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise CheckpointError(f"{self.where}: {self.architecture}.{key} is {value!r}")
+        return value
 
     def has(self, tensor: str) -> bool:
         return tensor in self.tensor_shapes
@@ -82,13 +93,11 @@ def _common(facts: Facts) -> dict[str, Any]:
         "intermediate_size": facts.number("feed_forward_length"),
         "num_hidden_layers": facts.number("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": facts.number("attention.head_count_kv")
-        if facts.get("attention.head_count_kv") is not None
-        else heads,
-        "head_dim": facts.get("attention.key_length") or hidden // heads,
+        "num_key_value_heads": facts.number("attention.head_count_kv", heads),
+        "head_dim": facts.number("attention.key_length", max(1, hidden // heads)),
         "max_position_embeddings": facts.number("context_length"),
-        "rms_norm_eps": facts.need("attention.layer_norm_rms_epsilon"),
-        "rope_theta": facts.get("rope.freq_base", 10000.0),
+        "rms_norm_eps": facts.real("attention.layer_norm_rms_epsilon"),
+        "rope_theta": facts.real("rope.freq_base", 10000.0),
         "vocab_size": facts.tensor_shapes["token_embd.weight"][0],
         "tie_word_embeddings": not facts.has("output.weight"),
         "attention_bias": facts.has("blk.0.attn_q.bias"),
@@ -163,9 +172,9 @@ def _gemma2(facts: Facts) -> dict[str, Any]:
         "query_pre_attn_scalar": hidden // heads
         if largest
         else facts.number("attention.key_length"),
-        "attn_logit_softcapping": facts.get("attn_logit_softcapping", 50.0),
-        "final_logit_softcapping": facts.get("final_logit_softcapping", 30.0),
-        "sliding_window": facts.get("attention.sliding_window", 4096),
+        "attn_logit_softcapping": facts.real("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": facts.real("final_logit_softcapping", 30.0),
+        "sliding_window": facts.number("attention.sliding_window", 4096),
         "layer_types": _layer_types(facts, 2),
         "tie_word_embeddings": True,
     }
@@ -186,13 +195,13 @@ def _gemma3(facts: Facts) -> dict[str, Any]:
         "final_logit_softcapping": facts.get("final_logit_softcapping"),
         "sliding_window": window,
         "layer_types": _layer_types(facts, 6 if window else 1),
-        "rope_local_base_freq": facts.get("rope.freq_base_swa", 10000.0),
+        "rope_local_base_freq": facts.real("rope.freq_base_swa", 10000.0),
     }
 
 
 def _phi3(facts: Facts) -> dict[str, Any]:
     hidden, heads = facts.number("embedding_length"), facts.number("attention.head_count")
-    rotary = facts.get("rope.dimension_count") or hidden // heads
+    rotary = facts.number("rope.dimension_count", hidden // heads)
     return {
         "model_type": "phi3",
         "architectures": ["Phi3ForCausalLM"],
@@ -200,7 +209,7 @@ def _phi3(facts: Facts) -> dict[str, Any]:
         "partial_rotary_factor": rotary / (hidden // heads),
         # 0 says that there is none: so Phi-4 is told from Phi-3.
         "sliding_window": facts.get("attention.sliding_window") or None,
-        "original_max_position_embeddings": facts.get(
+        "original_max_position_embeddings": facts.number(
             "rope.scaling.original_context_length", facts.number("context_length")
         ),
     }
@@ -229,10 +238,10 @@ def _granite(facts: Facts) -> dict[str, Any]:
         "model_type": "granite",
         "architectures": ["GraniteForCausalLM"],
         "hidden_act": "silu",
-        "attention_multiplier": facts.get("attention.scale", head_dim**-0.5),
-        "embedding_multiplier": facts.get("embedding_scale", 1.0),
-        "residual_multiplier": facts.get("residual_scale", 1.0),
-        "logits_scaling": facts.get("logit_scale", 1.0),
+        "attention_multiplier": facts.real("attention.scale", head_dim**-0.5),
+        "embedding_multiplier": facts.real("embedding_scale", 1.0),
+        "residual_multiplier": facts.real("residual_scale", 1.0),
+        "logits_scaling": facts.real("logit_scale", 1.0),
         "mlp_bias": facts.has("blk.0.ffn_gate.bias"),
     }
 
@@ -256,8 +265,9 @@ def _glm4(facts: Facts) -> dict[str, Any]:
         raise UnknownModelError(
             f"{facts.where} is a GLM-4 with more than its text model, which is not read"
         )
-    head_dim = facts.get("attention.key_length") or (
-        facts.number("embedding_length") // facts.number("attention.head_count")
+    head_dim = facts.number(
+        "attention.key_length",
+        facts.number("embedding_length") // facts.number("attention.head_count"),
     )
     return {
         "model_type": "glm4",

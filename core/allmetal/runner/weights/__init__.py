@@ -5,9 +5,9 @@ from __future__ import annotations
 from allmetal.runner.weights.dummy import dummy_readers
 from allmetal.runner.weights.readers import (
     StoredReader,
-    WeightReader,
     weight_format,
     weight_readers,
 )
+from allmetal_models.base import WeightReader
 
 __all__ = ["StoredReader", "WeightReader", "dummy_readers", "weight_format", "weight_readers"]

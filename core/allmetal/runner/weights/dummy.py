@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from allmetal.platform.specs import DenseWeight, WeightFormat
-from allmetal.runner.weights.readers import WeightReader
+from allmetal_models.base import WeightReader
 
 STD = 0.02
 POOL = 1_000_003

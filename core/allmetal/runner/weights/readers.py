@@ -6,7 +6,6 @@ Legend: N rows (outputs), C columns (inputs), T bytes of a row.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,35 +15,10 @@ from allmetal.checkpoint.contract import Checkpoint, TensorInfo
 from allmetal.platform.specs import DenseWeight, GGUFWeight, WeightFormat
 from allmetal.quant.ggml import BLOCKS, row_bytes
 from allmetal.quant.gguf import dequantize_into
+from allmetal_models.base import WeightReader
 
 CHUNK_BYTES = 8 << 20
 """Stored bytes copied at once while dequantising."""
-
-
-class WeightReader(Protocol):
-    """One tensor.  Slices are along one dim of the logical shape; only their bytes are read.
-
-    `read` gives what is stored: a dense tensor in its own dtype, or uint8 rows [N, T] of blocks,
-    whose slices along dim 1 must start and end between blocks.  `dequantize` gives values.
-    The tensors belong to the caller.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def format(self) -> WeightFormat: ...
-    def read(
-        self, dim: int | None = None, start: int = 0, length: int | None = None
-    ) -> torch.Tensor: ...
-    def dequantize(
-        self,
-        dtype: torch.dtype,
-        dim: int | None = None,
-        start: int = 0,
-        length: int | None = None,
-    ) -> torch.Tensor: ...
 
 
 def weight_format(info: TensorInfo) -> WeightFormat:
@@ -73,7 +47,11 @@ def weight_readers(
 
 
 class StoredReader:
-    """A WeightReader over mapped bytes."""
+    """A WeightReader over mapped bytes; only those of a slice are read.
+
+    Blocks may be sliced along their columns too, between blocks.  What is returned belongs to the
+    caller.
+    """
 
     def __init__(self, name: str, info: TensorInfo, data: memoryview) -> None:
         self.name = name
