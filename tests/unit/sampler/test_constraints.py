@@ -21,10 +21,9 @@ def edited(bench: Any) -> Any:
         seen: list[torch.Tensor] = []
         edit = bench.sampler._edit
 
-        def spy(*args: Any) -> torch.Tensor:
-            result: torch.Tensor = edit(*args)
-            seen.append(result.clone())
-            return result
+        def spy(edited: torch.Tensor, *args: Any) -> None:
+            edit(edited, *args)
+            seen.append(edited.clone())
 
         bench.sampler._edit = spy
         bench.sample(logits, slots, starts)

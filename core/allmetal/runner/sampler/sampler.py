@@ -54,7 +54,8 @@ class _Subset:
 
 @dataclass(slots=True, kw_only=True)
 class _Penalties:
-    rows: _Subset
+    host_rows: list[int]
+    rows: torch.Tensor
     slots: torch.Tensor
     num_prompt: torch.Tensor
     repetition: torch.Tensor | None
@@ -115,7 +116,8 @@ class Sampler:
             if raw is logits and need != Need.LOGPROBS:
                 raw = logits.clone()
         if need & EDITS:
-            logits = self._edit(logits.contiguous(), mix, rows)
+            logits = logits.contiguous()
+            self._edit(logits, mix, rows)
         draws = None if mix.key is None else uniform(mix.key, rows.positions)
         token_ids = self._op(logits, mix.temperature, mix.top_k, mix.top_p, mix.min_p, draws)
         if raw is None or mix.logprobs is None:
@@ -124,26 +126,23 @@ class Sampler:
         logprobs = row_logprobs(raw, mix.logprobs.of(token_ids), counts)
         return Sampled(token_ids=token_ids, logprobs=logprobs, logprob_rows=mix.logprobs.host)
 
-    def _edit(self, logits: torch.Tensor, mix: _Mix, rows: SampleRows) -> torch.Tensor:
-        """Constraints, then penalties; other rows stay as they are."""
+    def _edit(self, logits: torch.Tensor, mix: _Mix, rows: SampleRows) -> None:
+        """Constraints, then penalties, in place; other rows stay as they are."""
         if mix.constraints is not None:
             mix.constraints.apply(logits, self._state, rows.positions, rows.host_positions)
         if (penalties := mix.penalties) is None:
-            return logits
-        subset = penalties.rows
-        longest = max(rows.host_positions[row] for row in subset.host)
-        penalised = penalise(
-            subset.of(logits),
+            return
+        longest = max(rows.host_positions[row] for row in penalties.host_rows)
+        penalise(
+            logits,
+            penalties.rows,
             self._state.tokens[:, :longest].index_select(0, penalties.slots),
-            subset.of(rows.positions),
+            rows.positions.index_select(0, penalties.rows),
             penalties.num_prompt,
             repetition=penalties.repetition,
             presence=penalties.presence,
             frequency=penalties.frequency,
         )
-        if subset.index is None:
-            return penalised.contiguous()
-        return logits.index_copy_(0, subset.index, penalised)
 
     # ---- what a set of rows needs ----------------------------------------------------------
 
@@ -184,12 +183,14 @@ class Sampler:
             mix.min_p = records.real("min_p").contiguous()
 
     def _penalties(self, rows: SampleRows, records: Records, need: int) -> _Penalties:
-        subset = self._subset(rows.host_slots, PENALTY)
-        mine = Records(subset.of(records.words))
+        host = self._rows_with(rows.host_slots, PENALTY)
+        index = self._uploader.send(array("q", host))
+        mine = Records(records.words.index_select(0, index))
         after_output = bool(need & Need.OUTPUT_PENALTY)
         return _Penalties(
-            rows=subset,
-            slots=subset.of(rows.slots),
+            host_rows=host,
+            rows=index,
+            slots=rows.slots.index_select(0, index),
             num_prompt=mine.integer("num_prompt"),
             repetition=mine.real("repetition") if need & Need.REPETITION else None,
             presence=mine.real("presence") if after_output else None,
@@ -197,9 +198,12 @@ class Sampler:
         )
 
     def _subset(self, slots: list[int], need: int) -> _Subset:
-        """The rows with any of these needs."""
-        host = [row for row, slot in enumerate(slots) if self._needs[slot] & need]
+        host = self._rows_with(slots, need)
         everything = len(host) == len(slots)
         return _Subset(
             host=host, index=None if everything else self._uploader.send(array("q", host))
         )
+
+    def _rows_with(self, slots: list[int], need: int) -> list[int]:
+        """The rows with any of these needs."""
+        return [row for row, slot in enumerate(slots) if self._needs[slot] & need]
