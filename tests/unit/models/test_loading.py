@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from made_up import LLAMA, context
+from made_up import GEMMA3, LLAMA, context, dense
 
 from allmetal.errors import CheckpointError
+from allmetal.platform.specs import WeightFormat
 from allmetal.runner.weights import dummy_readers
 from allmetal_models.base import WeightReader
 from allmetal_models.registry import build_model
@@ -100,3 +101,22 @@ def test_a_merged_weight_is_packed_once_its_last_part_is_there() -> None:
     model.load_weights(readers())
     assert after[gate] == [True, False]
     assert after[up] == [False, False]
+
+
+@pytest.mark.parametrize("body", ["model.language_model", "language_model.model"])
+def test_the_language_model_is_found_beside_a_vision_tower(body: str) -> None:
+    def only_there(name: str) -> WeightFormat:
+        if not name.startswith(body):
+            raise KeyError(name)
+        return dense(name)
+
+    hf = {"model_type": "gemma3", "text_config": GEMMA3}
+    model = build_model(hf, context(weight_format=only_there))
+    needed = dict(model.weight_shapes)
+    assert all(name.startswith(body) for name in needed)
+    beside = {
+        "vision_tower.vision_model.post_layernorm.weight": (4,),
+        "model.vision_tower.vision_model.post_layernorm.weight": (4,),
+        "multi_modal_projector.mm_soft_emb_norm.weight": (4,),
+    }
+    model.load_weights(dummy_readers({**needed, **beside}, dtype="float32"))
