@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,13 +16,18 @@ from allmetal.cache.groups import group_layers
 from allmetal.executor.contract import SequenceStart, StepOutput, StepPlan
 from allmetal.platform import reference
 from allmetal.platform.contract import (
+    DEFAULT_OPTIONS,
     Advice,
+    AnyKernel,
+    CapabilityTable,
     CommunicatorFactory,
     Device,
     DeviceInfo,
     GraphCapture,
     Memory,
     ModelFacts,
+    OpenOptions,
+    Probe,
     Streams,
 )
 from allmetal.platform.kv import CacheLayout
@@ -274,6 +282,31 @@ def driver_of() -> Callable[..., Driver]:
     return make_driver
 
 
+class HostPlatform:
+    """The reference kernels alone, on a device of the test's making."""
+
+    name = "host"
+    contract_version = 1
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.opened = 0
+
+    def probe(self) -> Probe:
+        return [self.device.info]
+
+    def open(self, device: DeviceInfo, options: OpenOptions = DEFAULT_OPTIONS) -> Device:
+        self.opened += 1
+        opened: Device = self.device
+        return opened
+
+    def capabilities(self, device: DeviceInfo) -> CapabilityTable:
+        return {}
+
+    def kernels(self, device: DeviceInfo) -> Mapping[str, ListLike[AnyKernel]]:
+        return {}
+
+
 class Unrun:
     """Stands in for the runner where only plans are written."""
 
@@ -306,3 +339,15 @@ def expected(llama: torch.nn.Module) -> Callable[[list[int], int], list[int]]:
         return tokens
 
     return greedy
+
+
+@pytest.fixture(scope="session")
+def platform_of() -> type[HostPlatform]:
+    return HostPlatform
+
+
+@pytest.fixture(scope="module")
+def folder(llama: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("llama")
+    llama.save_pretrained(path)
+    return path

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,6 @@ import torch
 from allmetal.config import EngineConfig
 from allmetal.errors import AllmetalError, ConfigError
 from allmetal.executor.local import LocalExecutor
-from allmetal.platform.contract import (
-    DEFAULT_OPTIONS,
-    AnyKernel,
-    CapabilityTable,
-    Device,
-    DeviceInfo,
-    OpenOptions,
-    Probe,
-)
 from allmetal.platform.kv import CacheLayout, KVGroup
 from allmetal.runner.rank import kv_bytes, step_bytes
 
@@ -56,41 +46,6 @@ class FakeEvents:
 
         return Event()
 
-    def use(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-
-class HostPlatform:
-    """The reference kernels alone, on a device of the test's making."""
-
-    name = "host"
-    contract_version = 1
-
-    def __init__(self, device: Any) -> None:
-        self.device = device
-        self.opened = 0
-
-    def probe(self) -> Probe:
-        return [self.device.info]
-
-    def open(self, device: DeviceInfo, options: OpenOptions = DEFAULT_OPTIONS) -> Device:
-        self.opened += 1
-        opened: Device = self.device
-        return opened
-
-    def capabilities(self, device: DeviceInfo) -> CapabilityTable:
-        return {}
-
-    def kernels(self, device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
-        return {}
-
-
-@pytest.fixture(scope="module")
-def folder(llama: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("llama")
-    llama.save_pretrained(path)
-    return path
-
 
 @pytest.fixture(params=["thread", "inline", "asynchronous"])
 def mode(request: pytest.FixtureRequest) -> Mode:
@@ -100,14 +55,14 @@ def mode(request: pytest.FixtureRequest) -> Mode:
 
 @pytest.fixture
 def executor(
-    mode: Mode, folder: Path, host_device: Any, make_plan: Callable[..., Any]
+    mode: Mode, folder: Path, host_device: Any, make_plan: Any, platform_of: Any
 ) -> Iterator[LocalExecutor]:
     plan = dataclasses.replace(make_plan("llama", 97), async_scheduling=mode != "inline")
     if mode == "asynchronous":
         host_device.asynchronous = True
         host_device.streams = FakeEvents()
     config = EngineConfig(model=str(folder))
-    made = LocalExecutor(config, plan, platform=HostPlatform(host_device))
+    made = LocalExecutor(config, plan, platform=platform_of(host_device))
     loaded = made.load()
     spec = loaded.kv_specs[0]
     assert loaded.vocab_size == 97
