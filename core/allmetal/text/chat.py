@@ -42,7 +42,7 @@ def render(
         )
     except jinja2.TemplateError as e:
         raise RequestError(f"the model's chat template refuses these messages: {e}") from e
-    except (TypeError, KeyError, ValueError, AttributeError) as e:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
         raise RequestError(
             f"the model's chat template fails on these messages: {type(e).__name__}: {e}",
             hint="each message needs a role and a content",
