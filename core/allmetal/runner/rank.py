@@ -58,7 +58,8 @@ def build_rank(
     before = device.memory().free
     checkpoint = open_checkpoint(config)
     try:
-        model = build_model(checkpoint.config, _context(plan, device, kernels, checkpoint))
+        where = torch.device(device.torch_device)
+        model = build_model(checkpoint.config, build_context(plan, where, kernels, checkpoint))
         runner = ModelRunner(plan, device, model, kernels)
         model.load_weights(_readers(checkpoint, plan, model, progress=progress))
     finally:
@@ -74,12 +75,14 @@ def build_rank(
     return Rank(device=device, kernels=kernels, model=model, runner=runner, loaded=loaded)
 
 
-def _context(plan: Plan, device: Device, kernels: Kernels, checkpoint: Checkpoint) -> BuildContext:
+def build_context(
+    plan: Plan, device: torch.device, kernels: Kernels, checkpoint: Checkpoint
+) -> BuildContext:
     dtype: torch.dtype = getattr(torch, plan.dtype)
     return BuildContext(
         kernels=kernels,
         dtype=dtype,
-        device=torch.device(device.torch_device),
+        device=device,
         kv_dtype=plan.kv_dtype,
         block_size=plan.block_size,
         weight_format=lambda name: weight_format(checkpoint.tensors[name]),

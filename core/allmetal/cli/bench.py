@@ -1,0 +1,65 @@
+"""`allmetal bench latency|throughput MODEL`: figures of the engine, offline."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from allmetal.bench.settings import LatencySettings, ThroughputSettings
+from allmetal.cli.options import add_options, engine_options, given
+from allmetal.config import EngineConfig
+
+KINDS = {
+    "latency": "one request at a time: time to the first token, time per token",
+    "throughput": "many requests at once: tokens and requests per second",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
+    for kind, summary in KINDS.items():
+        sub = kinds.add_parser(kind, help=summary, description=summary)
+        sub.add_argument("model", metavar="MODEL", help="a folder, a .gguf file, or a hub name")
+        sub.add_argument("--json", metavar="FILE", type=Path, help="write everything there too")
+        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS)
+        add_options(sub, _settings(kind), group="workload")
+        add_options(sub, EngineConfig, skip=("model",))
+
+
+def _settings(kind: str) -> type[LatencySettings] | type[ThroughputSettings]:
+    return LatencySettings if kind == "latency" else ThroughputSettings
+
+
+def execute(args: argparse.Namespace) -> int:
+    config = EngineConfig(**engine_options(args))
+    kind = _settings(args.kind)
+    settings = kind(**given(args, kind))
+    from allmetal.bench.latency import measure_latency
+    from allmetal.bench.report import environment, report
+    from allmetal.bench.throughput import measure_throughput
+    from allmetal.engine.engine import Engine
+
+    engine = Engine.from_config(config)
+    try:
+        around = environment(engine, ["allmetal", *sys.argv[1:]])
+        if isinstance(settings, LatencySettings):
+            figures = measure_latency(engine, settings)
+        else:
+            figures = measure_throughput(engine, settings)
+        made = report(
+            args.kind,
+            engine,
+            model=config.model,
+            settings={k: v for k, v in asdict(settings).items() if v is not None},
+            figures=figures,
+            environment=around,
+        )
+    finally:
+        engine.close()
+    print(made.to_text())
+    if args.json is not None:
+        args.json.write_text(json.dumps(made.to_json(), indent=1) + "\n")
+    return 0
