@@ -47,13 +47,14 @@ def context(
     offered: Kernels | None = None,
     weight_format: Callable[[str], WeightFormat] = dense,
     quantization: str | None = None,
+    dtype: torch.dtype = torch.float32,
     **ranks: Any,
 ) -> BuildContext:
     return BuildContext(
         kernels=offered or Kernels(kernels()),
-        dtype=torch.float32,
+        dtype=dtype,
         device=torch.device("cpu"),
-        kv_dtype="float32",
+        kv_dtype=str(dtype).removeprefix("torch."),
         block_size=4,
         weight_format=weight_format,
         quantization=quantization,
