@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
+import torch
 
-from allmetal.platform.contract import AnyKernel, DeviceInfo, Platform
-from allmetal.platform.null import NullPlatform
+from allmetal.platform.contract import (
+    DEFAULT_OPTIONS,
+    Absent,
+    AnyKernel,
+    Device,
+    DeviceInfo,
+    OpenOptions,
+    Platform,
+    Probe,
+)
+from allmetal.platform.null import NullDevice, NullPlatform
 from allmetal.platform.reference import kernels
 from allmetal.testing.conformance import PlatformConformance
 
@@ -21,7 +31,31 @@ class ReferencePlatform(NullPlatform):
         return kernels()
 
 
+class AcceleratorPlatform(ReferencePlatform):
+    """The same kernels on whatever accelerator torch sees."""
+
+    def probe(self) -> Probe:
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        if accelerator is None:
+            return Absent("torch sees no accelerator")
+        return [DeviceInfo(index=0, name=accelerator.type, total_memory=0)]
+
+    def open(self, device: DeviceInfo, options: OpenOptions = DEFAULT_OPTIONS) -> Device:
+        return Accelerator(device, torch_device=device.name, asynchronous=True)
+
+
+class Accelerator(NullDevice):
+    def synchronize(self) -> None:
+        torch.accelerator.synchronize()
+
+
 class TestReference(PlatformConformance):
     @pytest.fixture
     def platform(self) -> Platform:
         return ReferencePlatform()
+
+
+class TestReferenceOnAnAccelerator(PlatformConformance):
+    @pytest.fixture
+    def platform(self) -> Platform:
+        return AcceleratorPlatform()
