@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from allmetal.platform.contract import AnyKernel, DeviceInfo
+from allmetal_cpu.native.attention import ATTENTION
+from allmetal_cpu.native.attention_input import ATTENTION_INPUT
+from allmetal_cpu.native.gated_activation import GATED_ACTIVATION
+from allmetal_cpu.native.linear import LINEAR
+from allmetal_cpu.native.rms_norm import RMS_NORM
 from allmetal_cpu.ops.attention import TorchPagedAttention
 from allmetal_cpu.ops.attention_input import TorchAttentionInput
 from allmetal_cpu.ops.gated_activation import TorchGatedActivation
@@ -15,10 +20,10 @@ from allmetal_cpu.ops.sampling import TorchSampling
 
 def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
     return {
-        "attention": (TorchPagedAttention(),),
-        "attention_input": (TorchAttentionInput(),),
-        "linear": (OneDNNLinear(), TorchInt8Linear(), ExpandedLinear()),
-        "rms_norm": (TorchRMSNorm(),),
-        "gated_activation": (TorchGatedActivation(),),
+        "attention": (ATTENTION, TorchPagedAttention()),
+        "attention_input": (ATTENTION_INPUT, TorchAttentionInput()),
+        "linear": (LINEAR, OneDNNLinear(), TorchInt8Linear(), ExpandedLinear()),
+        "rms_norm": (RMS_NORM, TorchRMSNorm()),
+        "gated_activation": (GATED_ACTIVATION, TorchGatedActivation()),
         "sampling": (TorchSampling(),),
     }

@@ -3,37 +3,88 @@
 from __future__ import annotations
 
 import ctypes
+from ctypes import c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-_FILE = "liballmetal_cpu.so"
+import torch
+
+from allmetal.platform.contract import Unsupported
+
+VERSION = 1
+"""Of the interface; raised when a function's parameters change."""
+
+DTYPES = {"bfloat16": "bf16", "float32": "f32"}
+"""What the kernels compute in, and the suffix of their names."""
+
+_SIGNATURES = {
+    "linear": (*[c_void_p] * 4, *[c_int64] * 3),
+    "attention": (*[c_void_p] * 4, c_int64, *[c_void_p] * 3, *[c_int64] * 6, c_float, c_float),
+    "attention_input": (*[c_void_p] * 8, *[c_int64] * 6, c_int, c_int, c_float, c_float),
+    "rms_norm": (*[c_void_p] * 5, *[c_int64] * 2, c_float, c_float, c_int),
+    "gated_activation": (*[c_void_p] * 2, *[c_int64] * 2, c_int),
+}
+
+# A call that takes microseconds keeps the interpreter's lock: giving it up costs as much, and
+# another thread may hold it for milliseconds.
+_SHORT = ("attention_input", "rms_norm", "gated_activation")
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """`isa` is the instruction set its kernels were dispatched to on this CPU."""
+    """`isa` is the instruction set whose kernels this CPU was given."""
 
-    handle: ctypes.CDLL
     isa: str
+    long: ctypes.CDLL
+    short: ctypes.PyDLL
 
-
-@dataclass(frozen=True, slots=True)
-class Unavailable:
-    reason: str
+    def function(self, name: str, dtype: str) -> ctypes._NamedFuncPointer:
+        """The kernel `name` for tensors of `dtype`; it takes addresses and returns nothing."""
+        handle = self.short if name in _SHORT else self.long
+        function = getattr(handle, f"am_{name}_{DTYPES[dtype]}")
+        function.argtypes = _SIGNATURES[name]
+        function.restype = None
+        return function
 
 
 @cache
-def load() -> Library | Unavailable:
+def load() -> Library | Unsupported:
     import allmetal_cpu
 
     # An editable install puts what was built into another folder of the same package.
-    places = [Path(folder) / _FILE for folder in allmetal_cpu.__path__]
-    found = next((path for path in places if path.exists()), None)
-    if found is None:
-        return Unavailable("native library not built: reinstall allmetal-cpu with a C++ compiler")
-    return Unavailable(f"native library not loaded: {found}")
+    places = [Path(folder) / "liballmetal_cpu.so" for folder in allmetal_cpu.__path__]
+    path = next((place for place in places if place.exists()), None)
+    if path is None:
+        return Unsupported(
+            "native library not built: install a C++ compiler, then reinstall allmetal-cpu"
+        )
+    try:
+        return open_library(path)
+    except (OSError, AttributeError) as error:
+        return Unsupported(f"native library not loaded: {error}")
+
+
+def open_library(path: Path) -> Library | Unsupported:
+    """Raises OSError where the loader refuses it.  torch must be loaded: its OpenMP is shared."""
+    long, short = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
+    found = long.am_version()
+    if found != VERSION:
+        return Unsupported(
+            f"native library {path} is of version {found}, not {VERSION}: reinstall allmetal-cpu"
+        )
+    long.am_isa.restype = ctypes.c_char_p
+    long.am_set_threads.argtypes = (c_int,)
+    long.am_set_threads(torch.get_num_threads())
+    return Library(long.am_isa().decode(), long, short)
 
 
 def set_threads(threads: int) -> None:
-    load()
+    """How many threads a kernel may use, in every thread that calls one."""
+    library = load()
+    if isinstance(library, Library):
+        library.long.am_set_threads(threads)
+
+
+def pointer(x: torch.Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()

@@ -1,0 +1,25 @@
+// All kernels for one instruction set.  The build compiles this file once for each, with AM_ISA
+// naming it.
+#include "kernels.h"
+
+#include "attention.h"
+#include "elementwise.h"
+#include "linear.h"
+
+#define AM_STRING_(x) #x
+#define AM_STRING(x) AM_STRING_(x)
+#define AM_JOIN_(a, b) a##b
+#define AM_JOIN(a, b) AM_JOIN_(a, b)
+#define AM_TYPED(T) \
+  {AM_ISA::linear<T>, AM_ISA::attention<T>, AM_ISA::attention_input<T>, AM_ISA::rms_norm<T>, \
+   AM_ISA::gated_activation<T>}
+
+namespace allmetal {
+
+extern const Kernels AM_JOIN(AM_ISA, _kernels) = {
+    AM_STRING(AM_ISA),
+    AM_TYPED(uint16_t),
+    AM_TYPED(float),
+};
+
+}  // namespace allmetal

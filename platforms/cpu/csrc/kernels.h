@@ -1,0 +1,48 @@
+// What each instruction set's build of the kernels offers the library.  The meaning of each is that
+// of its op in allmetal.platform.specs; tensors are contiguous, a null pointer is an absent one.
+#pragma once
+
+#include <cstdint>
+
+namespace allmetal {
+
+// T: uint16_t holding bfloat16, or float.
+template <class T>
+struct Typed {
+  // y [M, N] = x [M, C] w [N, C]^T + bias [N]
+  void (*linear)(T* y, const T* x, const T* w, const T* bias, int64_t M, int64_t N, int64_t C);
+
+  // q, out [T, H, D]; cache [blocks, 2, K, block_size, D]; window and soft_cap 0 for none
+  void (*attention)(T* out, const T* q, const T* cache, const int32_t* block_table,
+                    int64_t table_stride, const int32_t* query_start, const int32_t* seq_lens,
+                    const float* sinks, int64_t num_sequences, int64_t H, int64_t K, int64_t D,
+                    int64_t block_size, int64_t window, float scale, float soft_cap);
+
+  // qkv [T, (H + 2 K) D]; norm 0 none, 1 a head, 2 all heads
+  void (*attention_input)(T* q, const T* qkv, const int64_t* positions, const float* cos_sin,
+                          T* cache, const int64_t* slots, const T* q_weight, const T* k_weight,
+                          int64_t num_tokens, int64_t H, int64_t K, int64_t D, int64_t block_size,
+                          int64_t rotary_dim, int interleaved, int norm, float eps, float offset);
+
+  // s is written only where there is a residual
+  void (*rms_norm)(T* y, T* s, const T* x, const T* residual, const T* weight, int64_t num_tokens,
+                   int64_t C, float eps, float offset, int cast_before_weight);
+
+  // x [T, 2 dim]; activation 0 silu, 1 gelu, 2 gelu_tanh, 3 relu
+  void (*gated_activation)(T* y, const T* x, int64_t num_tokens, int64_t dim, int activation);
+};
+
+struct Kernels {
+  const char* isa;
+  Typed<uint16_t> bf16;
+  Typed<float> f32;
+};
+
+extern const Kernels portable_kernels;
+#if defined(__x86_64__)
+extern const Kernels avx2_kernels;
+extern const Kernels avx512_kernels;
+extern const Kernels avx512_bf16_kernels;
+#endif
+
+}  // namespace allmetal

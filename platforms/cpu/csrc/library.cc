@@ -1,0 +1,84 @@
+// The library's C interface: raw pointers and sizes, no type of Python's or torch's.
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels.h"
+
+#define AM_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace allmetal {
+
+int num_threads = 1;
+
+namespace {
+
+// The best build this CPU runs.  `limit`, if not null, is the name of the best to consider.
+const Kernels* choose(const char* limit) {
+#if defined(__x86_64__)
+  bool considered = limit == nullptr;
+  auto ok = [&](const Kernels& kernels) {
+    considered = considered || std::strcmp(limit, kernels.isa) == 0;
+    return considered;
+  };
+  __builtin_cpu_init();
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (ok(avx512_bf16_kernels) && avx512 && __builtin_cpu_supports("avx512bf16"))
+    return &avx512_bf16_kernels;
+  if (ok(avx512_kernels) && avx512) return &avx512_kernels;
+  if (ok(avx2_kernels) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    return &avx2_kernels;
+#endif
+  (void)limit;
+  return &portable_kernels;
+}
+
+const Kernels* chosen = choose(nullptr);
+
+}  // namespace
+}  // namespace allmetal
+
+using allmetal::chosen;
+
+AM_EXPORT int am_version() { return 1; }
+AM_EXPORT const char* am_isa() { return chosen->isa; }
+AM_EXPORT void am_set_threads(int threads) { allmetal::num_threads = threads < 1 ? 1 : threads; }
+
+// For tests: run what an older CPU would.
+AM_EXPORT void am_limit_isa(const char* name) { chosen = allmetal::choose(name); }
+
+#define AM_API(NAME, T)                                                                          \
+  AM_EXPORT void am_linear_##NAME(T* y, const T* x, const T* w, const T* bias, int64_t M,        \
+                                  int64_t N, int64_t C) {                                        \
+    chosen->NAME.linear(y, x, w, bias, M, N, C);                                                 \
+  }                                                                                              \
+  AM_EXPORT void am_attention_##NAME(                                                            \
+      T* out, const T* q, const T* cache, const int32_t* block_table, int64_t table_stride,      \
+      const int32_t* query_start, const int32_t* seq_lens, const float* sinks,                   \
+      int64_t num_sequences, int64_t H, int64_t K, int64_t D, int64_t block_size,                \
+      int64_t window, float scale, float soft_cap) {                                             \
+    chosen->NAME.attention(out, q, cache, block_table, table_stride, query_start, seq_lens,      \
+                           sinks, num_sequences, H, K, D, block_size, window, scale, soft_cap);  \
+  }                                                                                              \
+  AM_EXPORT void am_attention_input_##NAME(                                                      \
+      T* q, const T* qkv, const int64_t* positions, const float* cos_sin, T* cache,              \
+      const int64_t* slots, const T* q_weight, const T* k_weight, int64_t num_tokens, int64_t H, \
+      int64_t K, int64_t D, int64_t block_size, int64_t rotary_dim, int interleaved, int norm,   \
+      float eps, float offset) {                                                                 \
+    chosen->NAME.attention_input(q, qkv, positions, cos_sin, cache, slots, q_weight, k_weight,   \
+                                 num_tokens, H, K, D, block_size, rotary_dim, interleaved, norm, \
+                                 eps, offset);                                                   \
+  }                                                                                              \
+  AM_EXPORT void am_rms_norm_##NAME(T* y, T* s, const T* x, const T* residual, const T* weight,  \
+                                    int64_t num_tokens, int64_t C, float eps, float offset,      \
+                                    int cast_before_weight) {                                    \
+    chosen->NAME.rms_norm(y, s, x, residual, weight, num_tokens, C, eps, offset,                 \
+                          cast_before_weight);                                                   \
+  }                                                                                              \
+  AM_EXPORT void am_gated_activation_##NAME(T* y, const T* x, int64_t num_tokens, int64_t dim,   \
+                                            int activation) {                                    \
+    chosen->NAME.gated_activation(y, x, num_tokens, dim, activation);                            \
+  }
+
+AM_API(bf16, uint16_t)
+AM_API(f32, float)
