@@ -38,25 +38,30 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def build_parser(command: str | None = None) -> Parser:
-    """The whole command line; only the options of `command` are filled in."""
-    common = Parser(add_help=False)
-    common.add_argument(
+def common() -> Parser:
+    """What every command takes."""
+    parser = Parser(add_help=False)
+    parser.add_argument(
         "--debug",
         action="store_true",
         default=argparse.SUPPRESS,
         help="show the traceback of an error",
     )
+    return parser
+
+
+def build_parser(command: str | None = None) -> Parser:
+    """The whole command line; only the options of `command` are filled in."""
     parser = Parser(
         prog="allmetal",
         description="One LLM engine, all metal.",
-        parents=[common],
+        parents=[common()],
         epilog="allmetal COMMAND --help says more about a command",
     )
     parser.add_argument("--version", action="version", version=f"allmetal {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
-        sub = commands.add_parser(name, help=summary, description=summary, parents=[common])
+        sub = commands.add_parser(name, help=summary, description=summary, parents=[common()])
         if name == command:
             importlib.import_module(f"allmetal.cli.{name}").add_arguments(sub)
     return parser

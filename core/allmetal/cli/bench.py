@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from allmetal.bench.settings import LatencySettings, ThroughputSettings
+from allmetal.cli import common
 from allmetal.cli.options import add_options, engine_options, given
 from allmetal.config import EngineConfig
 
@@ -21,10 +22,9 @@ KINDS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     for kind, summary in KINDS.items():
-        sub = kinds.add_parser(kind, help=summary, description=summary)
+        sub = kinds.add_parser(kind, help=summary, description=summary, parents=[common()])
         sub.add_argument("model", metavar="MODEL", help="a folder, a .gguf file, or a hub name")
         sub.add_argument("--json", metavar="FILE", type=Path, help="write everything there too")
-        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS)
         add_options(sub, _settings(kind), group="workload")
         add_options(sub, EngineConfig, skip=("model",))
 

@@ -6,15 +6,16 @@ import argparse
 import json
 from typing import Any
 
+from allmetal.cli import common
+
 _WORKS = "works"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     summary = "platforms, and what else plugins announce"
-    sub = actions.add_parser("list", help=summary, description=summary)
+    sub = actions.add_parser("list", help=summary, description=summary, parents=[common()])
     sub.add_argument("--json", action="store_true", help="print JSON")
-    sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS)
 
 
 def execute(args: argparse.Namespace) -> int:
