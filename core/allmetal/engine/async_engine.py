@@ -260,6 +260,8 @@ class AsyncEngine:
     async def _read(self) -> None:
         while True:
             self._handle(ipc.decode_from_engine(await self._socket.recv()))
+            # While messages wait, receiving one does not suspend: let the streams have their turn.
+            await asyncio.sleep(0)
 
     async def _watch(self) -> None:
         await self._exited.wait()
