@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -200,6 +201,22 @@ def test_all_distributions_have_one_version() -> None:
         project = tomllib.loads(path.read_text())["project"]
         assert version[1] == project["version"], path
         assert f"allmetal=={version[1]}" in project["dependencies"], path
+
+
+def test_the_core_imports_what_it_declares_and_declares_what_it_imports() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[^\w-]", text)[0].replace("-", "_") for text in project["dependencies"]}
+    module = {"pyzmq": "zmq"}
+    brought = {"torch", "pytest"}  # by platforms; by those who run the conformance kit
+    imported = {
+        name.split(".")[0]
+        for folder in LIBRARIES[:3]
+        for path in folder.rglob("*.py")
+        for name in imports(ast.parse(path.read_text()))
+        if not name.startswith(("allmetal", "."))
+    } - sys.stdlib_module_names
+
+    assert {module.get(name, name) for name in declared} == imported - brought
 
 
 def test_the_changelog_knows_the_version() -> None:
