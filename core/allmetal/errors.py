@@ -8,6 +8,7 @@
     - UnknownModelError    no model file, plugin or back end for this architecture
   + PlatformError          a platform is absent, broken, or built for another contract
     - NoKernelError        no kernel accepts this problem on this platform
+    - GraphError           launches cannot be recorded for replay
   + RequestError           one request is wrong; the engine serves on
   + EngineDeadError        the engine is gone; nothing can be served until it is started again
 
@@ -71,6 +72,10 @@ class NoKernelError(PlatformError):
         super().__init__(
             f"no {family} kernel accepts {spec}{why or chr(10) + '  (none offered)'}", hint=hint
         )
+
+
+class GraphError(PlatformError):
+    """Launches cannot be recorded for replay."""
 
 
 class RequestError(AllmetalError):

@@ -6,25 +6,48 @@ Legend: T tokens, B sequences, P blocks a sequence at most.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+
+from allmetal.errors import GraphError
 
 if TYPE_CHECKING:
     import torch
 
 
+class DeviceOnly(Sequence[int]):
+    """Numbers of a recorded step: they change from replay to replay, on the device alone."""
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise GraphError(
+            "a kernel reads the sequences' lengths on the host, and a recorded step has them on"
+            " the device only"
+        )
+
+    def __len__(self) -> NoReturn:
+        self.__getitem__(0)
+
+
 @dataclass(slots=True, kw_only=True)
 class AttentionBatch:
-    """One KV group's view of a batch.  Sequences lie one behind the other along T."""
+    """One KV group's view of a batch.  Sequences lie one behind the other along T.
+
+    A step that is recorded once and replayed (`contract.GraphCapture`) has a batch whose tensors
+    keep their places and shapes and change their contents: B sequences of one new token each, of
+    which some are padding that reads and writes the null block.  There `max_seq_len` and the width
+    of `block_table` are those of the longest sequence that can ever be, and `host_seq_lens` raises
+    GraphError on any access.
+    """
 
     query_start: torch.Tensor  # [B + 1] int32, where each sequence's tokens begin in T
     seq_lens: torch.Tensor  # [B] int32, tokens in the cache after this step's write
-    block_table: torch.Tensor  # [B, P] int32
+    block_table: torch.Tensor  # [B, P] int32; behind a sequence's end it can hold anything
     slot_mapping: torch.Tensor  # [T] int64, block * block_size + offset of each token's KV
     max_query_len: int
     max_seq_len: int
-    host_query_lens: list[int]
-    host_seq_lens: list[int]
+    host_query_lens: Sequence[int]
+    host_seq_lens: Sequence[int]
     memo: dict[object, object] = field(default_factory=dict)
     """Kernels keep what they derive once a step (schedules, index lists) under their own key."""
 

@@ -163,13 +163,25 @@ class Streams(Protocol):
 
 
 class Graph(Protocol):
-    """A captured sequence of launches over fixed buffers."""
+    """A recorded sequence of launches over fixed memory."""
 
-    def replay(self) -> None: ...
+    def replay(self) -> None:
+        """Launch it all again, behind what was launched before; never waits."""
+        ...
 
 
 class GraphCapture(Protocol):
-    def capture(self, run: Callable[[], object]) -> Graph: ...
+    """Records launches.  All graphs of one GraphCapture share the memory they take for what they
+    make: a replay overwrites what the one before has left, unless a tensor made while recording is
+    still held."""
+
+    def capture(self, run: Callable[[], object]) -> Graph:
+        """Call `run` once, recording what it launches and running none of it.
+
+        `run` was called before with the same shapes, so nothing is left to be compiled.  Whatever
+        is raised, here or by `run`, leaves the device as it was.
+        """
+        ...
 
 
 class Communicator(Protocol):
