@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import traceback
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -249,6 +250,7 @@ class AsyncEngine:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
+            traceback.print_exception(error)
             self._die(ipc.as_error(ipc.failure(error)))
 
     # ---- messages --------------------------------------------------------------------------

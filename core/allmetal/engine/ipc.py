@@ -75,7 +75,7 @@ class Ready(Message, frozen=True):
 
 
 class Failure(Message, frozen=True):
-    """An error as it crosses: its class by name where it is one of ours, else its traceback."""
+    """An error as it crosses: its class by name where it is one of ours."""
 
     kind: str
     message: str
@@ -118,15 +118,16 @@ def failure(error: BaseException) -> Failure:
     if isinstance(error, AllmetalError):
         refused = list(error.refused) if isinstance(error, NoKernelError) else []
         return Failure(type(error).__name__, error.message, error.hint, refused)
-    last = "".join(traceback.format_exception_only(error)).strip()
-    return Failure("", f"{last}\n{''.join(traceback.format_exception(error))}".strip())
+    return Failure("", "".join(traceback.format_exception_only(error)).strip())
 
 
 def as_error(sent: Failure) -> AllmetalError:
     """The error that was sent: same class, message and hint; EngineDeadError if it is not ours."""
     kind = getattr(errors, sent.kind, None) if sent.kind else None
     if not (isinstance(kind, type) and issubclass(kind, AllmetalError)):
-        return EngineDeadError(f"the engine failed: {sent.message}")
+        return EngineDeadError(
+            f"the engine failed: {sent.message}", hint="its traceback is on standard error"
+        )
     error = kind.__new__(kind)
     AllmetalError.__init__(error, sent.message, hint=sent.hint)
     if isinstance(error, NoKernelError):

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from functools import reduce
 from importlib import import_module
@@ -14,7 +15,7 @@ import zmq
 
 from allmetal.engine import ipc
 from allmetal.engine.engine import Engine
-from allmetal.errors import RequestError
+from allmetal.errors import AllmetalError, RequestError
 from allmetal.request import Request
 
 
@@ -33,6 +34,8 @@ def main(address: str, factory: str) -> None:
         _serve(socket, factory)
     except Exception as error:
         code = 1
+        if not isinstance(error, AllmetalError):  # a bug: those who mend it want to see where
+            traceback.print_exc()
         socket.send(ipc.encode(ipc.failure(error)))
     socket.close()
     context.term()

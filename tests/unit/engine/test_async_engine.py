@@ -27,6 +27,8 @@ from allmetal.errors import (
 )
 from allmetal.request import RequestOutput, SamplingParams
 
+TRACEBACK = "its traceback is on standard error"
+
 
 @contextlib.asynccontextmanager
 async def started(model: Path, kind: str) -> AsyncIterator[AsyncEngine]:
@@ -213,9 +215,9 @@ def test_the_plan_and_the_numbers_arrive(tiny_llama: Path) -> None:
     [
         ("broken_checkpoint", CheckpointError, "shard 2 is cut short", "download it again"),
         ("no_kernel", NoKernelError, "no attention kernel accepts", "narrow it"),
-        ("bug_while_loading", EngineDeadError, "IndexError: list index out of range", None),
+        ("bug_while_loading", EngineDeadError, "IndexError: list index out of range", TRACEBACK),
         ("dies_while_loading", EngineDeadError, "it exited with code 7", None),
-        ("there_is_none", EngineDeadError, "AttributeError", None),
+        ("there_is_none", EngineDeadError, "AttributeError", TRACEBACK),
     ],
 )
 def test_an_error_while_loading_is_raised_as_what_it_is(
@@ -283,14 +285,18 @@ def test_a_killed_engine_is_noticed_within_a_second_by_every_request(tiny_llama:
     asyncio.run(main())
 
 
-def test_a_crash_of_the_loop_ends_requests_with_its_traceback(tiny_llama: Path) -> None:
+def test_a_crash_of_the_loop_ends_requests_and_leaves_its_traceback(
+    tiny_llama: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     async def main() -> None:
         async with started(tiny_llama, "crashes") as engine:
-            with pytest.raises(EngineDeadError, match="a bug in the loop") as dead:
+            with pytest.raises(EngineDeadError) as dead:
                 await last(engine, "abc", max_tokens=50)
-            assert "Traceback" in dead.value.message
+            assert dead.value.message == "the engine failed: ZeroDivisionError: a bug in the loop"
 
     asyncio.run(main())
+
+    assert "stand_ins.py" in capfd.readouterr().err
 
 
 def test_close_ends_open_requests_and_leaves_nothing(
