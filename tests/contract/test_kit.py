@@ -261,6 +261,36 @@ def test_ties_that_are_cut_are_found() -> None:
         KIT.test_ties_of_the_last_token_kept_stay(bench_of(platform))
 
 
+class _DecodeState:
+    """A decode_state op around another."""
+
+    def __init__(self, op: Any, words: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.op, self.words = op, words
+
+    def read(self, words: torch.Tensor, *state: torch.Tensor) -> Any:
+        return self.op.read(self.words(words), *state)
+
+    def write(self, words: torch.Tensor, *more: torch.Tensor) -> None:
+        self.op.write(self.words(words), *more)
+
+
+def forgets_blocks(words: torch.Tensor) -> torch.Tensor:
+    return torch.cat([words[:2], torch.zeros_like(words[2:])])
+
+
+def one_late(words: torch.Tensor) -> torch.Tensor:
+    return torch.cat([words[:1], (words[1:2] - 1).clamp(min=1), words[2:]])
+
+
+@pytest.mark.parametrize("words", [forgets_blocks, one_late])
+def test_wrong_reading_of_the_state_is_found(words: Callable[..., torch.Tensor]) -> None:
+    spec, shape = problems.DECODE_STATE[1], (2, 9, 64)
+    platform = WrongPlatform("decode_state", wrap=lambda s, op: _DecodeState(op, words))
+    with pytest.raises(AssertionError):
+        KIT.test_decode_state_is_what_it_claims(bench_of(platform), spec, shape)
+    KIT.test_decode_state_is_what_it_claims(bench_of(WrongPlatform("decode_state")), spec, shape)
+
+
 class _Silent:
     name = "silent"
 

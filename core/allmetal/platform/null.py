@@ -145,9 +145,31 @@ def _sampling(spec: specs.SamplingSpec) -> Callable[..., torch.Tensor]:
     return lambda logits, *_: logits.new_zeros(logits.shape[0]).long()
 
 
+@dataclass(frozen=True, slots=True)
+class _DecodeState:
+    spec: specs.DecodeStateSpec
+
+    def read(
+        self, words: torch.Tensor, tokens: torch.Tensor, tables: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        rows, (groups, _, width) = words.shape[1], tables.shape
+        none = words.new_zeros(rows)
+        return (
+            none,
+            none,
+            none.int(),
+            tables.new_zeros(groups, rows, width),
+            words.new_zeros(groups, rows),
+        )
+
+    def write(self, words: torch.Tensor, tokens: torch.Tensor, token_ids: torch.Tensor) -> None:
+        """Tokens are let go."""
+
+
 _OPS: Mapping[str, Callable[[Any], Any]] = {
     "attention": _Attention,
     "attention_input": _attention_input,
+    "decode_state": _DecodeState,
     "linear": _Linear,
     "rms_norm": _rms_norm,
     "gated_activation": _gated_activation,

@@ -28,6 +28,7 @@ FAMILIES: Mapping[str, str] = {
     "rms_norm": "root mean square norm, with an optional residual add before it",
     "gated_activation": "act(gate) * up",
     "state_space": "recurrent layers and short convolutions",
+    "decode_state": "what decoding sequences own on the device, read and written by a step",
     "sampling": "logits to tokens",
     "lora": "low-rank adapters",
     "kv_copy": "gather and scatter of cache blocks",
@@ -252,7 +253,8 @@ class SamplingSpec:
 
 
 class SamplingOp(Protocol):
-    """logits [B, V] float32, which may be overwritten -> token ids [B] int64.
+    """logits [B, V] float32 -> token ids [B] int64.  Logits may be overwritten, unless all rows
+    are greedy.
 
     `temperature` [B] float32 (0 is greedy), `top_k` [B] int32 (0 is off), `top_p` and `min_p`
     [B] float32, `uniform` [B] float32 in [0, 1): the row's only randomness, so that a row's
@@ -273,3 +275,35 @@ class SamplingOp(Protocol):
         min_p: torch.Tensor | None,
         uniform: torch.Tensor | None,
     ) -> torch.Tensor: ...
+
+
+# ---- decode state --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeStateSpec:
+    """A decode step's inputs from the sequences' state on the device, and its tokens back to it."""
+
+    family: ClassVar[str] = "decode_state"
+    block_size: int
+
+
+class DecodeStateOp(Protocol):
+    """The state of S slots is tokens [S, L] int32 and block tables [G, S, P] int32.
+
+    words [2 + G, B] int64 says for B sequences with one new token each: their slots; their
+    lengths, this token included; and of each KV group the block that the token opens, 0 if it
+    opens none.  Rows of padding may share a slot, and agree then.
+    """
+
+    def read(
+        self, words: torch.Tensor, tokens: torch.Tensor, tables: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Notes opened blocks in `tables`.  Returns token_ids [B] int64, positions [B] int64,
+        seq_lens [B] int32, block_tables [G, B, P] int32 and slot_mappings [G, B] int64, the last
+        two as `AttentionBatch` has them."""
+        ...
+
+    def write(self, words: torch.Tensor, tokens: torch.Tensor, token_ids: torch.Tensor) -> None:
+        """tokens[slot, length] = token_ids [B] int64 of each sequence."""
+        ...

@@ -13,6 +13,7 @@ from allmetal.platform.contract import AnyKernel
 from allmetal.platform.reference import (
     attention,
     attention_input,
+    decode_state,
     gated_activation,
     linear,
     rms_norm,
@@ -22,6 +23,7 @@ from allmetal.platform.reference import (
 _KERNELS: Mapping[str, Sequence[AnyKernel]] = {
     "attention": (attention.KERNEL,),
     "attention_input": (attention_input.KERNEL,),
+    "decode_state": (decode_state.KERNEL,),
     "gated_activation": (gated_activation.KERNEL,),
     "linear": (linear.KERNEL,),
     "rms_norm": (rms_norm.KERNEL,),

@@ -15,7 +15,16 @@ from __future__ import annotations
 
 import pytest
 
-_PARTS = ("attention", "attention_input", "base", "contract", "elementwise", "linear", "sampling")
+_PARTS = (
+    "attention",
+    "attention_input",
+    "base",
+    "contract",
+    "decode_state",
+    "elementwise",
+    "linear",
+    "sampling",
+)
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
 from allmetal.testing.conformance.attention import AttentionConformance  # noqa: E402
@@ -24,6 +33,7 @@ from allmetal.testing.conformance.attention_input import (  # noqa: E402
 )
 from allmetal.testing.conformance.base import TOLERANCE, Bench, Conformance  # noqa: E402
 from allmetal.testing.conformance.contract import ContractConformance  # noqa: E402
+from allmetal.testing.conformance.decode_state import DecodeStateConformance  # noqa: E402
 from allmetal.testing.conformance.elementwise import ElementwiseConformance  # noqa: E402
 from allmetal.testing.conformance.linear import LinearConformance  # noqa: E402
 from allmetal.testing.conformance.sampling import SamplingConformance  # noqa: E402
@@ -33,6 +43,7 @@ class PlatformConformance(
     ContractConformance,
     AttentionConformance,
     AttentionInputConformance,
+    DecodeStateConformance,
     ElementwiseConformance,
     LinearConformance,
     SamplingConformance,

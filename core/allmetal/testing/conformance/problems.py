@@ -11,6 +11,7 @@ from allmetal.platform.specs import (
     Activation,
     AttentionInputSpec,
     AttentionSpec,
+    DecodeStateSpec,
     DenseWeight,
     GatedActivationSpec,
     GGUFWeight,
@@ -140,6 +141,7 @@ LINEAR = _linear()
 RMS_NORM = _norms()
 GATED_ACTIVATION = _activations()
 SAMPLING = [SamplingSpec(vocab_size=v) for v in (1, 17, 1000, 32003)]
+DECODE_STATE = [DecodeStateSpec(block_size=size) for size in (1, 16, 24)]
 
 SPECS: Sequence[Spec] = [
     *ATTENTION,
@@ -148,6 +150,7 @@ SPECS: Sequence[Spec] = [
     *RMS_NORM,
     *GATED_ACTIVATION,
     *SAMPLING,
+    *DECODE_STATE,
 ]
 
 NATIVE_MEANS: Mapping[str, Sequence[Spec]] = {

@@ -127,8 +127,11 @@ def _random_options(bench: Bench, num_rows: int) -> Options:
 def _draw(bench: Bench, op: object, logits: torch.Tensor, options: Options) -> torch.Tensor:
     assert callable(op)
     there = [None if x is None else bench.put(x) for x in options.tuple()]
-    scores = bench.put(logits)  # the op may overwrite it
-    ids = bench.get(bench.call(lambda *rest: op(scores, *rest), *there))
+    scores = bench.put(logits)
+    if options.temperature is None:
+        ids = bench.get(bench.call(op, scores, *there))
+    else:  # the op may overwrite the scores
+        ids = bench.get(bench.call(lambda *rest: op(scores, *rest), *there))
     assert ids.dtype == torch.int64
     return ids
 
