@@ -1,0 +1,181 @@
+"""Choice of tokens: two launches when all rows are greedy or none filters, four when some do.
+
+Bytes moved: the logits, 4 B V, once; three times with filters, whose thresholds are looked for in
+a short list of likely tokens unless the distribution is flat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from allmetal.platform.contract import Support, Supported, Unsupported
+from allmetal.platform.specs import SamplingOp, SamplingSpec
+from allmetal_triton.jit.sampling import (
+    chunk_masses,
+    chunk_tops,
+    draw,
+    pick_top,
+    thresholds,
+)
+from allmetal_triton.target import Target
+
+_CHUNK = 4096
+_LIKELY = 4096
+_SEARCHED_AT_ONCE = 2048
+_LARGEST = _CHUNK * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TritonSampling:
+    target: Target
+    name: str = "triton_sampling"
+
+    def supports(self, spec: SamplingSpec) -> Support:
+        if spec.vocab_size > _LARGEST:
+            return Unsupported(f"vocab_size must be at most {_LARGEST}, not {spec.vocab_size}")
+        return Supported(rank=10)
+
+    def build(self, spec: SamplingSpec) -> SamplingOp:
+        return _Op(spec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tops:
+    """What is known of each chunk, [B, S]."""
+
+    tops: torch.Tensor
+    places: torch.Tensor
+    lows: torch.Tensor | None
+    sums: torch.Tensor | None
+
+
+class _Op:
+    def __init__(self, spec: SamplingSpec) -> None:
+        self._size = spec.vocab_size
+        self._chunks = triton.cdiv(spec.vocab_size, _CHUNK)
+        self._row_of_chunks = triton.next_power_of_2(self._chunks)
+
+    def __call__(
+        self,
+        logits: torch.Tensor,
+        temperature: torch.Tensor | None,
+        top_k: torch.Tensor | None,
+        top_p: torch.Tensor | None,
+        min_p: torch.Tensor | None,
+        uniform: torch.Tensor | None,
+    ) -> torch.Tensor:
+        rows = logits.shape[0]
+        tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
+        if not rows:
+            return tokens
+        known = self._tops(logits, temperature)
+        if temperature is None:
+            pick_top[(rows,)](
+                known.tops, known.places, tokens, self._chunks, S=self._row_of_chunks, num_warps=1
+            )
+            return tokens
+        assert uniform is not None
+        filtered = top_k is not None or top_p is not None or min_p is not None
+        least = None
+        if filtered:
+            least = self._thresholds(logits, temperature, top_k, top_p, min_p, known)
+            self._masses(logits, temperature, known, least)
+        draw[(rows,)](
+            logits,
+            temperature,
+            uniform,
+            known.tops,
+            known.places,
+            least,
+            known.sums,
+            tokens,
+            logits.stride(0),
+            self._size,
+            self._chunks,
+            CHUNK=_CHUNK,
+            S=self._row_of_chunks,
+            num_warps=8,
+        )
+        return tokens
+
+    def _tops(self, logits: torch.Tensor, temperature: torch.Tensor | None) -> _Tops:
+        shape, device = (logits.shape[0], self._chunks), logits.device
+
+        def floats() -> torch.Tensor:
+            return torch.empty(shape, dtype=torch.float32, device=device)
+
+        known = _Tops(
+            tops=floats(),
+            places=torch.empty(shape, dtype=torch.int32, device=device),
+            lows=None if temperature is None else floats(),
+            sums=None if temperature is None else floats(),
+        )
+        chunk_tops[shape](
+            logits,
+            temperature,
+            known.tops,
+            known.places,
+            known.lows,
+            known.sums,
+            logits.stride(0),
+            self._size,
+            self._chunks,
+            CHUNK=_CHUNK,
+            num_warps=8,
+        )
+        return known
+
+    def _thresholds(
+        self,
+        logits: torch.Tensor,
+        temperature: torch.Tensor,
+        top_k: torch.Tensor | None,
+        top_p: torch.Tensor | None,
+        min_p: torch.Tensor | None,
+        known: _Tops,
+    ) -> torch.Tensor:
+        """The least score kept of each row, [B]."""
+        rows, device = logits.shape[0], logits.device
+        least = torch.empty(rows, dtype=torch.float32, device=device)
+        likely = torch.empty((rows, _LIKELY), dtype=torch.float32, device=device)
+        thresholds[(rows,)](
+            logits,
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            known.tops,
+            known.lows,
+            known.sums,
+            likely,
+            least,
+            logits.stride(0),
+            self._size,
+            self._chunks,
+            CAPACITY=_LIKELY,
+            S=self._row_of_chunks,
+            BLOCK=_SEARCHED_AT_ONCE,
+            num_warps=16,
+        )
+        return least
+
+    def _masses(
+        self, logits: torch.Tensor, temperature: torch.Tensor, known: _Tops, least: torch.Tensor
+    ) -> None:
+        """Overwrites the chunks' sums with what is left of them."""
+        chunk_masses[(logits.shape[0], self._chunks)](
+            logits,
+            temperature,
+            known.tops,
+            least,
+            known.sums,
+            logits.stride(0),
+            self._size,
+            self._chunks,
+            CHUNK=_CHUNK,
+            S=self._row_of_chunks,
+            num_warps=8,
+        )

@@ -1,0 +1,122 @@
+"""Compile every kernel, as the usual models have them, for one GPU that need not be here.
+
+Usage: compile_all.py BACKEND ARCH, for instance `cuda 90` or `hip gfx942`.  Prints a JSON list of
+what each takes.  A program of its own, since a process either interprets kernels or compiles them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, replace
+
+import torch
+
+from allmetal.platform.specs import (
+    AttentionInputSpec,
+    AttentionSpec,
+    GatedActivationSpec,
+    RMSNormSpec,
+    SamplingSpec,
+)
+from allmetal.testing.batches import paged_batch
+from allmetal_triton.compile_only import SHARED_MEMORY, compiling_for
+from allmetal_triton.kernels import kernels
+from allmetal_triton.target import Target
+
+DTYPE = "bfloat16"
+LLAMA = AttentionSpec(
+    dtype=DTYPE,
+    kv_dtype=DTYPE,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    block_size=16,
+    scale=128**-0.5,
+)
+ATTENTIONS = [
+    LLAMA,
+    replace(LLAMA, head_dim=64),
+    replace(LLAMA, head_dim=256, num_heads=8, num_kv_heads=4, window=512, soft_cap=50.0),
+    replace(LLAMA, head_dim=64, num_heads=64, window=128, sinks=True),
+    replace(LLAMA, head_dim=512, num_heads=16, num_kv_heads=2),
+    replace(LLAMA, block_size=64),
+]
+INPUTS = [
+    AttentionInputSpec(
+        dtype=DTYPE,
+        kv_dtype=DTYPE,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        block_size=16,
+        kv_layout="nhd",
+        rotary_dim=128,
+        qk_norm=norm,
+        interleaved=interleaved,
+    )
+    for norm, interleaved in (("none", False), ("head", False), ("full", False), ("none", True))
+]
+
+
+def compile_attention(spec: AttentionSpec, offered) -> None:  # type: ignore[no-untyped-def]
+    """A decode step and one with a prompt."""
+    op = offered["attention"][0].build(spec)
+    dtype = getattr(torch, spec.dtype)
+    sinks = torch.zeros(spec.num_heads) if spec.sinks else None
+    for lens in ([1, 1], [1, 300]):
+        paged = paged_batch(lens, [400, 400], spec.block_size, generator=torch.Generator())
+        cache = torch.zeros(op.cache_shape(paged.num_blocks), dtype=dtype)
+        q = torch.zeros(sum(lens), spec.num_heads, spec.head_dim, dtype=dtype)
+        op(q, cache, paged.attention, sinks)
+
+
+def compile_input(spec: AttentionInputSpec, offered) -> None:  # type: ignore[no-untyped-def]
+    """Few tokens and many."""
+    op = offered["attention_input"][0].build(spec)
+    dtype, heads = getattr(torch, spec.dtype), spec.num_heads + 2 * spec.num_kv_heads
+    cache = torch.zeros(32, 2, spec.block_size, spec.num_kv_heads, spec.head_dim, dtype=dtype)
+    each = {"none": 0, "head": 1, "full": spec.num_heads}[spec.qk_norm]
+    weight = torch.zeros(each * spec.head_dim, dtype=dtype) if each else None
+    for num_tokens in (1, 300):
+        qkv = torch.zeros(num_tokens, heads * spec.head_dim, dtype=dtype)
+        at = torch.arange(num_tokens)
+        op(qkv, at, torch.zeros(300, spec.rotary_dim), cache, at, weight, weight)
+
+
+def compile_the_rest(offered) -> None:  # type: ignore[no-untyped-def]
+    dtype = getattr(torch, DTYPE)
+    for dim in (1024, 4096, 8192):
+        norm = RMSNormSpec(dtype=DTYPE, dim=dim, eps=1e-6, residual=True)
+        x = torch.zeros(2, dim, dtype=dtype)
+        offered["rms_norm"][0].build(norm)(x, x[0], x)
+    for activation in ("silu", "gelu", "gelu_tanh", "relu"):
+        gate = GatedActivationSpec(dtype=DTYPE, dim=3072, activation=activation)
+        offered["gated_activation"][0].build(gate)(torch.zeros(2, 2 * 3072, dtype=dtype))
+    op = offered["sampling"][0].build(SamplingSpec(vocab_size=151_936))
+    logits, ones = torch.zeros(2, 151_936), torch.ones(2)
+    op(logits, None, None, None, None, None)
+    op(logits, ones, None, None, None, ones)
+    op(logits, ones, torch.ones(2, dtype=torch.int32), ones, ones, ones)
+
+
+def main() -> None:
+    backend, name = sys.argv[1:]
+    arch = int(name) if name.isdigit() else name
+    target = Target(
+        num_cores=lambda: 100,
+        shared_memory=SHARED_MEMORY[arch],
+        dot_rows=64 if arch in (90, 100) else 16,
+    )
+    offered = kernels(target)
+    with compiling_for(backend, arch) as found:
+        for attention in ATTENTIONS:
+            compile_attention(attention, offered)
+        for given in INPUTS:
+            compile_input(given, offered)
+        compile_the_rest(offered)
+    print(json.dumps([asdict(usage) for usage in found]))
+
+
+if __name__ == "__main__":
+    main()
