@@ -141,7 +141,7 @@ def test_sigterm_lets_open_requests_end_and_takes_no_new_ones(start: Start) -> N
 
 
 def test_the_drain_has_an_end(start: Start) -> None:
-    server = start("--drain-timeout", "1")
+    server = start("--drain-timeout", "0.1")
     engine = server.engine
     requests = [Background(server) for _ in range(4)]
     until(lambda: running(server) == 4, 10)
