@@ -31,6 +31,7 @@ WRONG_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"top_p": 0}, "top_p must be in (0, 1]"),
     ({"top_k": -2}, "top_k"),
     ({"n": 0}, "n must be at least 1"),
+    ({"n": 10**9}, "n: expected `int` <= 1024"),
     ({"presence_penalty": 3}, "presence_penalty"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
     ({"logit_bias": {"100000": 1}}, "vocabulary"),
@@ -90,7 +91,9 @@ def test_a_wrong_chat_is_refused(server: Server, change: dict[str, Any], said: s
     refused(server.post("/v1/chat/completions", {**CHAT, **change}), 400, said)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"5", b"\xff", b'{"prompt": "x",}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"5", b"\xff", b'{"prompt": "x",}', b"[" * 9999]
+)
 def test_what_is_no_json_object_is_refused(server: Server, body: bytes) -> None:
     refused(httpx.post(f"{server.url}/v1/completions", content=body), 400, "body")
 

@@ -17,6 +17,8 @@ from allmetal.errors import RequestError
 
 # What crosses to the engine has 64 bits.
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+# Each choice is a sequence with a state of its own from the start.
+Choices = Annotated[int, msgspec.Meta(le=1024)]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -36,7 +38,7 @@ class CommonRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Int | None = None
+    n: Choices | None = None
     max_tokens: Int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -108,6 +110,8 @@ def decode(raw: bytes, kind: type[Body]) -> Body:
         fields = msgspec.json.decode(raw)
     except msgspec.DecodeError as error:
         raise RequestError(f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise RequestError("the body is nested too deeply") from None
     if not isinstance(fields, dict):
         raise RequestError("the body must be a JSON object")
     fields = {name: value for name, value in fields.items() if value is not None}
