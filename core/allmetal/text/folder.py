@@ -11,25 +11,47 @@ from tokenizers.processors import TemplateProcessing
 
 from allmetal.checkpoint.folder import read_json
 from allmetal.errors import CheckpointError
+from allmetal.text.spm_model import spm_file_backend
 from allmetal.text.tokenizer import TokenizerParts
 
 ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+_SPM_SETTINGS = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "add_bos_token": True,
+}
+"""What goes without saying where tokenizer.model is all there is."""
 
 
 def folder_parts(folder: Path) -> TokenizerParts:
     """Raises CheckpointError when there is no tokenizer, or its files contradict each other."""
     settings = _optional(folder / "tokenizer_config.json")
-    backend = _backend(folder)
+    if (folder / "tokenizer.json").is_file():
+        backend = _from_json(folder / "tokenizer.json")
+    elif (folder / "tokenizer.model").is_file():
+        backend = spm_file_backend(folder / "tokenizer.model")
+        settings = {**_SPM_SETTINGS, **settings}
+    else:
+        raise CheckpointError(
+            f"{folder} has no tokenizer.json or tokenizer.model",
+            hint="name a folder or hub model that has one with --tokenizer",
+        )
     special = _special_tokens(settings, _optional(folder / "special_tokens_map.json"))
     _add_missing_tokens(backend, settings)
-    _set_ends(backend, settings, special)
-    backend.no_truncation()
-    backend.no_padding()
-    eos = backend.token_to_id(special["eos_token"]) if "eos_token" in special else None
+    if not (folder / "tokenizer.json").is_file():  # which alone says what it puts around a text
+        bos, eos = special.get("bos_token"), special.get("eos_token")
+        set_template(
+            backend,
+            bos if settings["add_bos_token"] else None,
+            eos if settings.get("add_eos_token") else None,
+        )
+    eos_id = backend.token_to_id(special["eos_token"]) if "eos_token" in special else None
     return TokenizerParts(
         backend=backend,
         special_tokens=special,
-        eos_token_ids=() if eos is None else (eos,),
+        eos_token_ids=() if eos_id is None else (eos_id,),
         chat_templates=_chat_templates(folder, settings),
     )
 
@@ -38,28 +60,18 @@ def _optional(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def _backend(folder: Path) -> tokenizers.Tokenizer:
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        others = [name for name in ("tokenizer.model", "vocab.json") if (folder / name).is_file()]
-        raise CheckpointError(
-            f"{folder} has no tokenizer.json" + (f" (it has {others[0]})" if others else ""),
-            hint="name a folder or hub model that has one with --tokenizer"
-            + (
-                "; transformers makes one: AutoTokenizer.from_pretrained(FOLDER)"
-                ".save_pretrained(FOLDER)"
-                if others
-                else ""
-            ),
-        )
+def _from_json(path: Path) -> tokenizers.Tokenizer:
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as e:  # the library raises nothing more special
         raise CheckpointError(
             f"{path} cannot be read: {e}",
             hint="fetch it again; if it is newer than the installed tokenizers library:"
             " pip install -U tokenizers",
         ) from e
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
 
 
 def _text(token: object) -> str | None:
@@ -103,17 +115,6 @@ def _add_missing_tokens(backend: tokenizers.Tokenizer, settings: Mapping[str, An
                 f" tokenizer.json makes it {got}",
                 hint="the two files belong to different versions: fetch them again",
             )
-
-
-def _set_ends(
-    backend: tokenizers.Tokenizer, settings: Mapping[str, Any], special: Mapping[str, str]
-) -> None:
-    """Where add_bos_token or add_eos_token is stated, it overrules tokenizer.json."""
-    if "add_bos_token" not in settings and "add_eos_token" not in settings:
-        return
-    bos = special.get("bos_token") if settings.get("add_bos_token") else None
-    eos = special.get("eos_token") if settings.get("add_eos_token") else None
-    set_template(backend, bos, eos)
 
 
 def set_template(backend: tokenizers.Tokenizer, bos: str | None, eos: str | None) -> None:

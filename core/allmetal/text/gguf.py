@@ -8,13 +8,20 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken
 
 from allmetal.checkpoint.gguf.reader import StringArray, Value
 from allmetal.errors import CheckpointError
 from allmetal.text.bpe import KINDS, bpe_backend
 from allmetal.text.folder import set_template
-from allmetal.text.spm import BYTE, CONTROL, NORMAL, USER_DEFINED, cached_pairs, spm_backend
+from allmetal.text.spm import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    USER_DEFINED,
+    add_marked_tokens,
+    cached_pairs,
+    spm_backend,
+)
 from allmetal.text.tokenizer import TokenizerParts
 
 _PREFIX = "tokenizer.ggml."
@@ -59,7 +66,13 @@ def gguf_parts(metadata: Mapping[str, Value], where: str) -> TokenizerParts:
             f"{where} has a tokenizer of the kind {model!r}, which is not read",
             hint=_OTHER_TOKENIZER,
         )
-    _add_tokens(backend, vocab)
+    add_marked_tokens(
+        backend,
+        vocab.tokens,
+        vocab.kinds.tolist(),
+        space_prefix=model != "llama" or bool(vocab.get("add_space_prefix", True)),
+        strips_right=_right_strips(vocab),
+    )
     special = vocab.special_tokens()
     set_template(
         backend,
@@ -149,31 +162,6 @@ def _byte_level(vocab: _Vocabulary) -> tuple[tokenizers.Tokenizer, bool]:
             hint=_OTHER_TOKENIZER,
         )
     return bpe_backend(vocab.tokens, merges, kind), kind.adds_bos
-
-
-def _add_tokens(backend: tokenizers.Tokenizer, vocab: _Vocabulary) -> None:
-    """Control tokens are special; user-defined ones are found whole in a text, and shown.
-
-    SentencePiece looks for runs of spaces once they are spelled with its mark, so that a mark in
-    the text counts as a space.
-    """
-    strips = _right_strips(vocab)
-    spelled = not vocab.get("add_space_prefix", True)
-    for kind in (CONTROL, USER_DEFINED):
-        tokens = [
-            AddedToken(
-                vocab.tokens[i],
-                normalized=spelled and " " in vocab.tokens[i],
-                special=kind == CONTROL,
-                rstrip=i in strips,
-            )
-            for i in vocab.of_kind(kind)
-            if vocab.tokens[i]
-        ]
-        if kind == CONTROL:
-            backend.add_special_tokens(tokens)
-        else:
-            backend.add_tokens(tokens)
 
 
 def _right_strips(vocab: _Vocabulary) -> frozenset[int]:

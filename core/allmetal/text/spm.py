@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import tokenizers
-from tokenizers import decoders, models, normalizers
+from tokenizers import AddedToken, decoders, models, normalizers
 
 from allmetal.config import cache_dir
 
@@ -109,3 +109,33 @@ def spm_backend(
         backend.normalizer = spaces
     backend.decoder = decoders.Sequence(steps)
     return backend
+
+
+def add_marked_tokens(
+    backend: tokenizers.Tokenizer,
+    tokens: Sequence[str],
+    kinds: Sequence[int],
+    *,
+    space_prefix: bool,
+    strips_right: Container[int] = (),
+) -> None:
+    """Control tokens are special; user-defined ones are found whole in a text, and shown.
+
+    SentencePiece looks for runs of spaces once they are spelled with its mark, so that a mark in
+    the text counts as a space.  `strips_right`: ids that swallow the spaces after them.
+    """
+    for kind in (CONTROL, USER_DEFINED):
+        added = [
+            AddedToken(
+                token,
+                normalized=not space_prefix and (SPACE in token or " " in token),
+                special=kind == CONTROL,
+                rstrip=i in strips_right,
+            )
+            for i, token in enumerate(tokens)
+            if kinds[i] == kind and token
+        ]
+        if kind == CONTROL:
+            backend.add_special_tokens(added)
+        else:
+            backend.add_tokens(added)
