@@ -22,7 +22,7 @@ from allmetal.platform.kv import CacheLayout, KVSpec
 from allmetal.platform.plan import Plan
 from allmetal.platform.render import render, to_json
 from allmetal.platform.select import Choice, Kernels, with_reference
-from allmetal.platform.specs import SamplingSpec
+from allmetal.platform.specs import DecodeStateSpec, SamplingSpec
 from allmetal.runner.rank import build_context, kv_bytes, step_bytes
 from allmetal_models.registry import build_model
 
@@ -100,6 +100,8 @@ def explain(config: EngineConfig) -> Explanation:
         context = build_context(plan, torch.device("meta"), kernels, checkpoint)
         model = build_model(checkpoint.config, context)
         kernels.choose(SamplingSpec(vocab_size=model.vocab_size))
+        if plan.graph_sizes:
+            kernels.choose(DecodeStateSpec(block_size=plan.block_size))
     finally:
         checkpoint.close()
     return Explanation(

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from allmetal import LLM, SamplingParams, cli
+from allmetal.executor.local import LocalExecutor
 
 FLAGS = ["--kv-cache-memory", "16MiB", "--threads", "1"]
 
@@ -191,6 +192,11 @@ def test_explain_foretells_what_loading_does(tiny_llama: Path, llm: LLM) -> None
     assert foretold.memory.layout == llm.engine.layout
     assert foretold.kv_specs == llm.engine.loaded.kv_specs
     assert foretold.memory.longest == llm.engine.max_model_len
+    executor = llm.engine.executor
+    assert isinstance(executor, LocalExecutor)
+    assert executor._rank is not None
+    chosen = {(choice.spec, choice.kernel.name) for choice in executor._rank.kernels.choices}
+    assert {(choice.spec, choice.kernel.name) for choice in foretold.choices} == chosen
 
 
 def test_explain_says_when_the_cache_would_not_fit(
