@@ -19,6 +19,7 @@ DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 LoadFormat: TypeAlias = Literal["auto", "safetensors", "gguf", "dummy"]
 Policy: TypeAlias = Literal["fcfs", "priority"]
 Fallback: TypeAlias = Literal["error", "warn", "allow"]
+PluginKind: TypeAlias = Literal["platforms", "plugins"]
 
 
 def option(default: Any = MISSING, doc: str = "", **meta: Any) -> Any:
@@ -97,6 +98,9 @@ class EngineConfig:
     async_scheduling: bool = option(
         True, "prepare the next step while one runs", group="scheduling"
     )
+    graph_capture: bool = option(
+        True, "record decode steps once and replay them, where the device can", group="scheduling"
+    )
     seed: int = option(0, "seed of requests that bring none", group="scheduling")
 
     def __post_init__(self) -> None:
@@ -154,11 +158,16 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "allmetal"
 
 
-def plugin_lists() -> tuple[frozenset[str] | None, frozenset[str]]:
-    """(allowed or None for all, denied) plugin names: $ALLMETAL_PLUGINS, $ALLMETAL_PLUGINS_DENY."""
-    allow = os.environ.get("ALLMETAL_PLUGINS")
-    deny = os.environ.get("ALLMETAL_PLUGINS_DENY", "")
-    return (
-        None if allow is None else frozenset(filter(None, allow.split(","))),
-        frozenset(filter(None, deny.split(","))),
-    )
+def plugin_lists(kind: PluginKind) -> tuple[frozenset[str] | None, frozenset[str]]:
+    """Names with commas between, allowed (default: all) and denied: of platforms, of other plugins.
+
+    $ALLMETAL_PLATFORMS, $ALLMETAL_PLATFORMS_DENY, $ALLMETAL_PLUGINS, $ALLMETAL_PLUGINS_DENY.
+    Gives (allowed or None for all, denied).
+    """
+    allow = os.environ.get(f"ALLMETAL_{kind.upper()}")
+    deny = os.environ.get(f"ALLMETAL_{kind.upper()}_DENY", "")
+    return (None if allow is None else _names(allow), _names(deny))
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(filter(None, map(str.strip, text.split(","))))

@@ -11,14 +11,8 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from typing import Any, TypeAlias
 
-from allmetal.platform.contract import (
-    CONTRACT_VERSION,
-    Absent,
-    Broken,
-    DeviceInfo,
-    Platform,
-    Probe,
-)
+from allmetal.platform.adapters import adapt
+from allmetal.platform.contract import Absent, Broken, DeviceInfo, Platform, Probe, Unsupported
 from allmetal.plugins.manager import CORE, denied
 
 GROUP = "allmetal.platforms"
@@ -121,16 +115,15 @@ def _load(point: EntryPoint) -> Found:
     def found(state: State, platform: Platform | None = None) -> Found:
         return Found(name=point.name, origin=origin, state=state, platform=platform)
 
-    if reason := denied(point.name, builtin=dist is not None and dist.name == CORE):
+    if reason := denied("platforms", point.name, builtin=dist is not None and dist.name == CORE):
         return found(Denied(reason))
     try:
-        platform: Platform = point.load()()
-        version, name = platform.contract_version, platform.name
+        platform = adapt(point.load()())
+        name = "" if isinstance(platform, Unsupported) else platform.name
     except (Exception, SystemExit) as error:  # a stranger's import may do anything
         return found(Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
-    if version not in (CONTRACT_VERSION, CONTRACT_VERSION - 1):
-        why = f"it keeps contract {version}, and this core keeps {CONTRACT_VERSION}"
-        return found(Failed(f"{why}: install versions that belong together"))
+    if isinstance(platform, Unsupported):
+        return found(Failed(platform.reason))
     if name != point.name:
         return found(Failed(f"it calls itself {name!r} and its entry point {point.name!r}"))
     return found((), platform)

@@ -110,7 +110,7 @@ def _platform(found: Found) -> Finding:
             names = ", ".join(d.name for d in found.devices)
             return Finding(level="ok", subject=subject, message=f"{found.origin}: {names}")
         case Failed(traceback=trace):
-            hint = f"reinstall it, or leave it out: ALLMETAL_PLUGINS_DENY={found.name}"
+            hint = f"reinstall it, or leave it out: ALLMETAL_PLATFORMS_DENY={found.name}"
             return Finding(level="error", subject=subject, message=reason, hint=hint, detail=trace)
         case Broken():
             return Finding(level="error", subject=subject, message=reason)

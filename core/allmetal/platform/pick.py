@@ -23,7 +23,8 @@ def select_platform(
     """The platform called `asked`; for "auto" the one accelerator with a device, else the host.
 
     Raises ConfigError when the choice is ambiguous or the name unknown, PlatformError when the
-    platform cannot be used, or when hardware was seen whose platform does not work.
+    platform cannot be used, or when the host would stand in for hardware whose platform does not
+    work: hardware that was seen, or that of a broken plugin, which cannot be asked.
     """
     if asked != "auto":
         return _named(asked, found)
@@ -34,10 +35,11 @@ def select_platform(
         return accelerators[0]
     hosts = [f for f in found if f.kind == "host"]
     if wrong := troubles(found, hints):
-        raise PlatformError(
-            "hardware was seen that cannot be used:\n" + "\n".join(f"  {t}" for t in wrong),
-            hint=f"mend it, or say --platform {hosts[0].name}" if hosts else None,
-        )
+        raise _not_the_host("hardware was seen that cannot be used", wrong, hosts)
+    broken = [f"{f.name}: {why_not(f)}" for f in found if isinstance(f.state, Failed)]
+    if broken:
+        what = "a platform is installed and broken, and its hardware may be here"
+        raise _not_the_host(what, broken, hosts)
     if len(hosts) > 1:
         raise _ambiguous(hosts)
     if not hosts:
@@ -110,6 +112,12 @@ def _remedy(found: Found) -> str | None:
             return "allmetal doctor shows its traceback"
         case _:
             return None
+
+
+def _not_the_host(what: str, wrong: Sequence[str], hosts: Sequence[Found]) -> AllmetalError:
+    lines = "".join(f"\n  {line}" for line in wrong)
+    hint = f"mend it, or say --platform {hosts[0].name}" if hosts else None
+    return PlatformError(f"{what}:{lines}", hint=hint)
 
 
 def _ambiguous(candidates: Sequence[Found]) -> AllmetalError:

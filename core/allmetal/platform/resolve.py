@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from allmetal.checkpoint.contract import Checkpoint
 from allmetal.config import EngineConfig
-from allmetal.platform.contract import DeviceInfo, ModelFacts, OpenOptions, Platform
+from allmetal.errors import AllmetalError, PlatformError
+from allmetal.platform.contract import (
+    Advice,
+    CapabilityTable,
+    DeviceInfo,
+    ModelFacts,
+    OpenOptions,
+    Platform,
+)
 from allmetal.platform.discover import Failed, Found, discover
 from allmetal.platform.hints import HardwareHint
 from allmetal.platform.pick import select_device, select_platform, troubles, why_not
-from allmetal.platform.plan import Plan, plan
+from allmetal.platform.plan import AUTO, Plan, plan
 from allmetal.platform.render import warning
 from allmetal.plugins.manager import plugins
 
@@ -32,28 +40,50 @@ class Resolved:
 def resolve(config: EngineConfig, checkpoint: Checkpoint) -> Resolved:
     """Find the platforms, choose one, ask it, and plan.
 
-    The device is opened for its advice and closed again.  Raises ConfigError, FallbackError,
-    PlatformError.
+    A platform that is named is the only one that is loaded.  The device is opened for its advice
+    and closed again.  Raises ConfigError, FallbackError, PlatformError.
     """
     from allmetal_models.facts import facts
 
-    hints = plugins().hardware_hints() if config.platform == "auto" else []
-    found = discover()
+    auto = config.platform == AUTO
+    hints = plugins().hardware_hints() if auto else []
+    found = discover(only=None if auto else {config.platform}) or discover()
     chosen = select_platform(config.platform, found, hints)
     info = select_device(chosen, config.device)
     model: ModelFacts = facts(checkpoint.config, checkpoint.tensors)
     platform = chosen.platform
     assert platform is not None
-    device = platform.open(info, OpenOptions(threads=config.threads))
-    try:
-        advice = device.advice(model)
-    finally:
-        device.close()
-    made = plan(config, model, chosen.name, info, platform.capabilities(info), advice)
+    table, advice = _ask(chosen, platform, info, config, model)
+    made = plan(config, model, chosen.name, info, table, advice)
     notes = (*_notes(config, found, hints), *(warning(row) for row in made.warnings))
     for note in notes:
         log.warning(note)
     return Resolved(platform=platform, device_info=info, plan=made, notes=notes)
+
+
+def _ask(
+    chosen: Found, platform: Platform, info: DeviceInfo, config: EngineConfig, model: ModelFacts
+) -> tuple[CapabilityTable, Advice]:
+    """What the platform says of a device.  PlatformError names it where it raises or answers
+    nonsense."""
+    try:
+        device = platform.open(info, OpenOptions(threads=config.threads))
+        try:
+            advice = device.advice(model)
+        finally:
+            device.close()
+        table = platform.capabilities(info)
+    except AllmetalError:
+        raise
+    except Exception as error:  # a stranger's code may raise anything
+        raise PlatformError(
+            f"platform {chosen.name} ({chosen.origin}) raised {type(error).__name__}: {error}",
+            hint="--debug shows the traceback; --platform takes another",
+        ) from error
+    if not isinstance(table, Mapping) or not isinstance(advice, Advice):
+        what = table if isinstance(advice, Advice) else advice
+        raise PlatformError(f"platform {chosen.name} ({chosen.origin}) answered {what!r}")
+    return table, advice
 
 
 def platform_named(name: str) -> Platform:
@@ -68,4 +98,4 @@ def _notes(
 ) -> list[str]:
     """Broken plugins; hardware left unused too, unless the user said what to use."""
     broken = [f"{f.name}: {why_not(f)}" for f in found if isinstance(f.state, Failed)]
-    return broken + (troubles(found, hints) if config.platform == "auto" else [])
+    return broken + (troubles(found, hints) if config.platform == AUTO else [])

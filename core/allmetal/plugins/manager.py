@@ -11,7 +11,7 @@ from typing import Any
 
 import pluggy
 
-from allmetal.config import plugin_lists
+from allmetal.config import PluginKind, plugin_lists
 from allmetal.platform.hints import HardwareHint
 from allmetal.plugins import hookspecs
 
@@ -93,7 +93,7 @@ def load_plugins(points: Iterable[EntryPoint] | None = None) -> Plugins:
             builtin=dist is not None and dist.name == CORE,
         )
         found.append(plugin)
-        if reason := denied(plugin.name, builtin=plugin.builtin):
+        if reason := denied("plugins", plugin.name, builtin=plugin.builtin):
             plugin.problem = reason
         else:
             _register(manager, plugin, point)
@@ -107,13 +107,13 @@ def plugins() -> Plugins:
     return load_plugins()
 
 
-def denied(name: str, *, builtin: bool = False) -> str | None:
+def denied(kind: PluginKind, name: str, *, builtin: bool = False) -> str | None:
     """Why the user's lists leave a plugin out; the allow list is about strangers' only."""
-    allowed, deny = plugin_lists()
+    allowed, deny = plugin_lists(kind)
     if name in deny:
-        return "denied by ALLMETAL_PLUGINS_DENY"
+        return f"denied by ALLMETAL_{kind.upper()}_DENY"
     if allowed is not None and name not in allowed and not builtin:
-        return "not among ALLMETAL_PLUGINS"
+        return f"not among ALLMETAL_{kind.upper()}"
     return None
 
 

@@ -117,21 +117,41 @@ def test_a_plugin_that_does_not_load_keeps_its_traceback(point: Callable[..., En
     assert states(found)["good"] == (DEVICE,)
 
 
-def test_the_contract_before_is_still_spoken_and_others_are_not(
+def test_a_plugin_for_another_contract_is_refused_with_what_to_upgrade(
     point: Callable[..., EntryPoint],
 ) -> None:
+    other = f"and this core keeps {CONTRACT_VERSION}: upgrade"
     found = discover(
         [
             point("now", contract_version=CONTRACT_VERSION),
-            point("before", contract_version=CONTRACT_VERSION - 1),
             point("later", contract_version=CONTRACT_VERSION + 1),
             point("older", contract_version=CONTRACT_VERSION - 2),
+            point("odd", contract_version="one"),
         ]
     )
-    assert {"now", "before"} == {f.name for f in found if f.devices}
-    later = states(found)["later"]
-    assert isinstance(later, Failed)
-    assert f"contract {CONTRACT_VERSION + 1}" in later.reason
+    assert states(found) == {
+        "now": (DEVICE,),
+        "later": Failed(f"it keeps contract {CONTRACT_VERSION + 1}, {other} allmetal"),
+        "older": Failed(f"it keeps contract {CONTRACT_VERSION - 2}, {other} the plugin"),
+        "odd": Failed(f"it keeps contract one, {other} the plugin"),
+    }
+
+
+def test_an_entry_point_that_makes_no_platform_is_reported(
+    point: Callable[..., EntryPoint],
+) -> None:
+    targets = {"number": "math:floor", "text": "os:getcwd", "hollow": "types:SimpleNamespace"}
+    found = discover([EntryPoint(n, t, module.GROUP) for n, t in targets.items()])
+    assert all(isinstance(f.state, Failed) and f.platform is None for f in found), found
+
+
+def test_a_platform_without_a_member_is_reported(point: Callable[..., EntryPoint]) -> None:
+    members = {"name": "half", "contract_version": CONTRACT_VERSION, "probe": list}
+    sys.modules["a_strangers_platform"].Half = lambda: types.SimpleNamespace(**members)  # type: ignore[attr-defined]
+    (half,) = discover([EntryPoint("half", "a_strangers_platform:Half", module.GROUP)])
+    assert half.state == Failed(
+        f"it says that it keeps contract {CONTRACT_VERSION}, and has no capabilities, kernels, open"
+    )
 
 
 def test_a_name_belongs_to_one_plugin(point: Callable[..., EntryPoint]) -> None:
@@ -148,13 +168,21 @@ def test_lists_leave_plugins_out(
     point: Callable[..., EntryPoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = [point("a"), point("b"), point("c")]
-    monkeypatch.setenv("ALLMETAL_PLUGINS", "a,b")
-    monkeypatch.setenv("ALLMETAL_PLUGINS_DENY", "b")
+    monkeypatch.setenv("ALLMETAL_PLATFORMS", "a,b")
+    monkeypatch.setenv("ALLMETAL_PLATFORMS_DENY", "b")
     assert states(discover(points)) == {
         "a": (DEVICE,),
-        "b": Denied("denied by ALLMETAL_PLUGINS_DENY"),
-        "c": Denied("not among ALLMETAL_PLUGINS"),
+        "b": Denied("denied by ALLMETAL_PLATFORMS_DENY"),
+        "c": Denied("not among ALLMETAL_PLATFORMS"),
     }
+
+
+def test_lists_of_other_plugins_leave_platforms_alone(
+    point: Callable[..., EntryPoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALLMETAL_PLUGINS", "a_parser")
+    monkeypatch.setenv("ALLMETAL_PLUGINS_DENY", "a")
+    assert states(discover([point("a")])) == {"a": (DEVICE,)}
 
 
 def test_only_what_is_asked_for_is_loaded(point: Callable[..., EntryPoint]) -> None:

@@ -62,7 +62,7 @@ def test_each_platforms_state_is_a_finding() -> None:
     bad = found["platform bad"]
     assert (bad.level, bad.detail) == ("error", "Traceback:\n  deep down")
     assert "ImportError: libx" in bad.message
-    assert bad.hint.endswith("ALLMETAL_PLUGINS_DENY=bad")
+    assert bad.hint.endswith("ALLMETAL_PLATFORMS_DENY=bad")
     assert (found["platform shut"].level, found["platform shut"].message) == ("error", "no driver")
     assert found["platform away"].level == found["platform left"].level == "note"
     assert found["platform other"].hint == "pip install other"

@@ -73,8 +73,13 @@ def test_a_plugin_that_looked_or_was_denied_outweighs_a_hint(state: State) -> No
     assert select_platform("auto", [found("fast", state), HOST], [HINT]) is HOST
 
 
-def test_a_broken_plugin_without_hardware_does_not_stop_the_host() -> None:
-    assert select_platform("auto", [found("fast", Failed("bad")), HOST]) is HOST
+def test_the_host_never_stands_in_for_a_plugin_that_cannot_be_asked() -> None:
+    platforms = [found("fast", Failed("ImportError: libfast")), HOST]
+    with pytest.raises(PlatformError, match="ImportError: libfast") as error:
+        select_platform("auto", platforms)
+    assert error.value.hint == "mend it, or say --platform host"
+    assert select_platform("host", platforms) is HOST
+    assert select_platform("auto", [*platforms, found("other", "accelerator")]).name == "other"
 
 
 def test_unused_hardware_beside_a_working_accelerator_is_a_note() -> None:

@@ -112,7 +112,9 @@ def test_a_stranger_replaces_a_built_in_model_and_no_other(
 def test_lists_leave_plugins_out(
     point: Callable[..., EntryPoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ALLMETAL_PLUGINS", "a")
+    monkeypatch.setenv("ALLMETAL_PLUGINS", "a, c")
+    monkeypatch.setenv("ALLMETAL_PLATFORMS", "b")
+    monkeypatch.setenv("ALLMETAL_PLATFORMS_DENY", "a")
     plugins = load_plugins(
         [point(n, allmetal_models=lambda n=n: {n: f"m:{n}"}) for n in ("a", "b")]  # type: ignore[misc]
     )
