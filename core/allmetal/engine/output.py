@@ -97,6 +97,7 @@ class OutputProcessor:
                 skip_special_tokens=sampling.skip_special_tokens,
                 stop=sampling.stop,
                 include_stop_str_in_output=sampling.include_stop_str_in_output,
+                min_tokens=sampling.min_tokens,
             )
             self._completions[request.request_id] = _Completion(parent, output, detokenizer)
         self._children[request_id] = [request.request_id for request in requests]
