@@ -3,12 +3,14 @@ sequence can see, read back through its block tables, so any wrong block changes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
 from allmetal.executor.contract import LoadedModel, StepOutput, StepPlan
 from allmetal.executor.null import DoneStep
 from allmetal.platform.kv import CacheLayout, KVSpec
+from allmetal.platform.plan import Decision
 
 VOCAB = 97
 
@@ -55,8 +57,9 @@ class LedgerExecutor:
         )
         return LoadedModel(kv_specs=specs, kv_bytes=0, weight_bytes=0, vocab_size=VOCAB)
 
-    def allocate(self, layout: CacheLayout) -> None:
+    def allocate(self, layout: CacheLayout) -> Sequence[Decision]:
         self.layout = layout
+        return ()
 
     def execute(self, step: StepPlan) -> _Later:
         return _Later(self, step)

@@ -6,7 +6,9 @@ handed over, so the device never waits for this code.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,8 +20,11 @@ from allmetal.engine.sequence import Sequence
 from allmetal.engine.validate import check_request
 from allmetal.errors import ConfigError
 from allmetal.executor.contract import Executor, StepFuture, StepOutput
-from allmetal.platform.plan import Plan
+from allmetal.platform.plan import Decision, Plan
+from allmetal.platform.render import warning
 from allmetal.request import FinishReason, Logprobs, Request, TokenDelta
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,7 @@ class Engine:
         self.layout = layout_for(self.loaded.kv_specs, limits.block_size, self.loaded.kv_bytes)
         self.limits = limits
         self.max_model_len = self._longest_sequence()
-        executor.allocate(self.layout)
+        self._amend(executor.allocate(self.layout))
         self.cache = KVCacheManager(self.layout, prefix_caching=limits.prefix_caching)
         self.scheduler = Scheduler(
             self.cache,
@@ -89,8 +94,10 @@ class Engine:
         from allmetal.executor.local import LocalExecutor
         from allmetal.platform.resolve import resolve
 
-        plan = resolve(config, open_checkpoint(config)).plan
-        return cls(LocalExecutor(config, plan), limits_of(config, plan), plan)
+        resolved = resolve(config, open_checkpoint(config))
+        plan = resolved.plan
+        executor = resolved.executor or LocalExecutor(config, plan)
+        return cls(executor, limits_of(config, plan), plan)
 
     def _longest_sequence(self) -> int:
         limits = self.limits
@@ -102,6 +109,14 @@ class Engine:
                 hint=f"--max-model-len {held}, or more --kv-cache-memory",
             )
         return held
+
+    def _amend(self, later: Collection[Decision]) -> None:
+        """Note in the plan, and for the user, what came out otherwise than planned."""
+        if self.plan is not None:
+            self.plan = self.plan.amended(later)
+        for row in later:
+            if row.warn:
+                log.warning(warning(row))
 
     # ---- requests --------------------------------------------------------------------------
 

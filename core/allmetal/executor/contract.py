@@ -7,10 +7,14 @@ one, and blocks freed after step N may be given away in step N + 1 while N still
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from allmetal.config import EngineConfig
+from allmetal.platform.contract import Unsupported
 from allmetal.platform.kv import CacheLayout, KVSpec
+from allmetal.platform.plan import Decision, Plan
 from allmetal.request import Logprobs, SamplingParams
 
 
@@ -85,6 +89,23 @@ class Executor(Protocol):
     """One model on one or many devices.  Made by a factory from a config; see `executor.local`."""
 
     def load(self) -> LoadedModel: ...
-    def allocate(self, layout: CacheLayout) -> None: ...
+    def allocate(self, layout: CacheLayout) -> Sequence[Decision]:
+        """Take the cache's memory and get ready for steps.  Returns what came out otherwise than
+        planned."""
+        ...
+
     def execute(self, step: StepPlan) -> StepFuture: ...
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class BringsExecutor(Protocol):
+    """Kept beside `Platform` by one that does not compute with eager torch.
+
+    Where it has an executor for a model, its kernels are not asked; where not, the core runs the
+    model with them.
+    """
+
+    def executor(self, config: EngineConfig, plan: Plan) -> Executor | Unsupported:
+        """One that will run `plan`, made without touching the device, or why there is none."""
+        ...

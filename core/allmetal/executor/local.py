@@ -7,7 +7,7 @@ so that the engine schedules the next step meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from allmetal.config import EngineConfig
 from allmetal.executor.contract import LoadedModel, StepFuture, StepOutput, StepPlan
 from allmetal.platform.contract import Device, Platform
 from allmetal.platform.kv import CacheLayout
-from allmetal.platform.plan import Plan
+from allmetal.platform.plan import Decision, Plan
 from allmetal.platform.resolve import platform_named
 from allmetal.runner.model_runner import LaunchedStep, ModelRunner
 from allmetal.runner.rank import Rank, build_rank, open_device
@@ -87,9 +87,9 @@ class LocalExecutor:
         )
         return self._rank.loaded
 
-    def allocate(self, layout: CacheLayout) -> None:
+    def allocate(self, layout: CacheLayout) -> Sequence[Decision]:
         runner = self._runner
-        self._run(lambda: runner.allocate(layout))
+        return self._run(lambda: runner.allocate(layout))
 
     def execute(self, step: StepPlan) -> StepFuture:
         """Never raises what the step raises; its future does."""

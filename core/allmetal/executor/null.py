@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from allmetal.executor.contract import LoadedModel, StepOutput, StepPlan
 from allmetal.platform.kv import CacheLayout
+from allmetal.platform.plan import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,9 @@ class NullExecutor:
     def load(self) -> LoadedModel:
         return self._loaded
 
-    def allocate(self, layout: CacheLayout) -> None:
+    def allocate(self, layout: CacheLayout) -> Sequence[Decision]:
         self.layout = layout
+        return ()
 
     def execute(self, step: StepPlan) -> DoneStep:
         rows = [row for row, samples in enumerate(step.samples) if samples]

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
-from allmetal.config import EngineConfig
+from allmetal.config import EngineConfig, Fallback
 from allmetal.errors import ConfigError, FallbackError
 from allmetal.platform.capabilities import available, capability, describe
 from allmetal.platform.contract import Advice, CapabilityTable, DeviceInfo, ModelFacts
@@ -41,7 +41,8 @@ class Plan:
     """Every setting resolved.  Sizes are bytes; `kv_cache_memory` None means a share of the rest.
 
     `quantization` is what linear weights are kept as: the checkpoint's own format, or "int8"
-    which dense ones become while loading; None is dense.
+    which dense ones become while loading; None is dense.  `graph_sizes`: batches of the decode
+    steps that are recorded, rising.  `fallback`: the policy, for what turns out while loading.
     """
 
     platform: str
@@ -60,10 +61,15 @@ class Plan:
     async_scheduling: bool
     graph_sizes: tuple[int, ...]
     decisions: tuple[Decision, ...]
+    fallback: Fallback = "warn"
 
     @property
     def warnings(self) -> tuple[Decision, ...]:
         return tuple(row for row in self.decisions if row.warn)
+
+    def amended(self, later: Collection[Decision]) -> Plan:
+        """With what was decided after it was made."""
+        return replace(self, decisions=(*self.decisions, *later)) if later else self
 
 
 def plan(
@@ -90,7 +96,7 @@ def plan(
     memory_fraction = _memory(rows, advice)
     prefix_caching = rows.switch("prefix_caching", config.prefix_caching)
     async_scheduling = rows.switch("async_scheduling", config.async_scheduling)
-    graph_sizes = _graph_sizes(rows, advice, max_num_batched_tokens)
+    graph_sizes = _graph_sizes(rows, advice, max_num_seqs)
     _rest(rows)
     return Plan(
         platform=platform_name,
@@ -109,7 +115,30 @@ def plan(
         async_scheduling=async_scheduling,
         graph_sizes=graph_sizes,
         decisions=tuple(rows.rows),
+        fallback=config.fallback,
     )
+
+
+def fall_back(
+    policy: Fallback, platform: str, feature: str, asked: str, got: str, reason: str, hint: str
+) -> Decision:
+    """A wish that cannot be had: a row, or FallbackError where the policy says so."""
+    if policy == "error":
+        raise FallbackError(f"{feature} {asked} cannot be had on {platform}: {reason}", hint=hint)
+    return Decision(
+        feature=feature,
+        asked=asked,
+        got=got,
+        by="platform",
+        reason=reason,
+        fallback=True,
+        warn=policy == "warn",
+    )
+
+
+def name_sizes(sizes: Collection[int]) -> str:
+    """Of graphs, in few words."""
+    return f"{len(sizes)} sizes up to {max(sizes)}" if sizes else "off"
 
 
 class _Rows:
@@ -138,21 +167,8 @@ class _Rows:
 
     def fall_back(self, feature: str, asked: str, got: str, reason: str, hint: str) -> None:
         """An explicit wish that cannot be had: an error or a row, as the policy says."""
-        policy = self.config.fallback
-        if policy == "error":
-            raise FallbackError(
-                f"{feature} {asked} cannot be had on {self.platform}: {reason}", hint=hint
-            )
         self.rows.append(
-            Decision(
-                feature=feature,
-                asked=asked,
-                got=got,
-                by="platform",
-                reason=reason,
-                fallback=True,
-                warn=policy == "warn",
-            )
+            fall_back(self.config.fallback, self.platform, feature, asked, got, reason, hint)
         )
 
     def number(self, feature: str, asked: int | None, advised: int) -> int:
@@ -279,12 +295,15 @@ def _memory(rows: _Rows, advice: Advice) -> float:
 
 
 def _graph_sizes(rows: _Rows, advice: Advice, most: int) -> tuple[int, ...]:
+    """The platform's ladder, cut off at the largest batch there is."""
     feature = "graph_capture"
-    sizes = tuple(size for size in advice.graph_sizes if size <= most)
-    if not rows.has(feature):
-        sizes = ()
-    got = f"{len(sizes)} sizes up to {max(sizes)}" if sizes else "off"
-    rows.add(feature, AUTO, got, reason=rows.describe(feature))
+    if not rows.config.graph_capture:
+        rows.add(feature, "off", "off")
+        return ()
+    sizes: tuple[int, ...] = ()
+    if rows.has(feature):
+        sizes = tuple(sorted({min(size, most) for size in advice.graph_sizes}))
+    rows.add(feature, AUTO, name_sizes(sizes), reason=rows.describe(feature))
     return sizes
 
 

@@ -11,7 +11,7 @@ import pytest
 from allmetal.config import EngineConfig
 from allmetal.errors import ConfigError, FallbackError
 from allmetal.platform.contract import Advice, DeviceInfo, Emulated, ModelFacts, Native, Unsupported
-from allmetal.platform.plan import Decision, Plan, plan
+from allmetal.platform.plan import Decision, Plan, fall_back, plan
 from allmetal.platform.render import render, to_json, warning
 
 DEVICE = DeviceInfo(index=0, name="thing", total_memory=8 << 30, traits={"kind": "accelerator"})
@@ -157,12 +157,32 @@ def test_switches_follow_the_platform_unless_they_are_off() -> None:
     assert not made.warnings
 
 
-def test_graphs_need_the_platform_and_fit_the_step() -> None:
-    advice = Advice(graph_sizes=(1, 2, 4, 1024), max_num_batched_tokens=512)
+def test_graphs_need_the_platform_and_end_at_the_largest_batch() -> None:
+    advice = Advice(graph_sizes=(4, 2, 1, 512, 1024), max_num_seqs=100)
     assert make(advice=advice).graph_sizes == ()
-    made = make(advice=advice, table={**TABLE, "graph_capture": Native("graphs")})
-    assert made.graph_sizes == (1, 2, 4)
-    assert row(made, "graph_capture").got == "3 sizes up to 4"
+    table = {**TABLE, "graph_capture": Native("graphs")}
+    made = make(advice=advice, table=table)
+    assert made.graph_sizes == (1, 2, 4, 100)
+    assert row(made, "graph_capture").got == "4 sizes up to 100"
+    unwanted = make(advice=advice, table=table, graph_capture=False)
+    assert unwanted.graph_sizes == ()
+    assert row(unwanted, "graph_capture").asked == "off"
+
+
+def test_what_turns_out_while_loading_follows_the_policy_and_is_added() -> None:
+    def late(policy: Any) -> Decision:
+        return fall_back(
+            policy, "metal", "graph_capture", "3 sizes", "off", "no", hint="do without"
+        )
+
+    made = make(fallback="allow")
+    assert made.fallback == "allow"
+    assert made.amended([late("warn")]).warnings == (late("warn"),)
+    assert made.amended([late("allow")]).decisions == (*made.decisions, late("allow"))
+    assert made.amended([late("allow")]).warnings == ()
+    assert made.amended([]) is made
+    with pytest.raises(FallbackError, match="3 sizes cannot be had on metal: no"):
+        late("error")
 
 
 def test_memory_is_what_was_asked_or_the_platforms_share() -> None:
