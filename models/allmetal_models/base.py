@@ -74,6 +74,7 @@ class CausalLM(Protocol):
         """Hidden states [T, C] after the last norm."""
         ...
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """hidden [N, C] -> [N, V] float32, scaled and capped as the family says."""
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """hidden [N, C] -> [N, V] float32, scaled and capped as the family says; `out` where it
+        is given."""
         ...

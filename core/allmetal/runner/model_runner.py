@@ -8,6 +8,7 @@ Legend: T tokens, R sampled rows, C channels, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,11 +16,12 @@ import torch
 from allmetal.executor.contract import SequenceStart, StepOutput, StepPlan
 from allmetal.platform.contract import Device
 from allmetal.platform.kv import CacheLayout
-from allmetal.platform.plan import Plan
+from allmetal.platform.plan import Decision, Plan, fall_back, name_sizes
 from allmetal.platform.select import Kernels
-from allmetal.platform.specs import SamplingSpec
+from allmetal.platform.specs import DecodeStateSpec, SamplingSpec
 from allmetal.request import Logprobs
 from allmetal.runner.caches import allocate_caches
+from allmetal.runner.graphs import DecodeGraphs, Replayed
 from allmetal.runner.inputs import InputBuilder, StepInputs
 from allmetal.runner.prompt_logprobs import PromptLogprobs
 from allmetal.runner.sampler.logprobs import RowLogprobs
@@ -73,12 +75,15 @@ class ModelRunner:
         self._model = model
         self._target = torch.device(device.torch_device)
         self._op = kernels.bind(SamplingSpec(vocab_size=model.vocab_size))
+        self._kernels = kernels
+        self._graphs: DecodeGraphs | None = None
         self._uploader = Uploader(device)
         self._downloader = Downloader(device) if device.asynchronous else None
 
     @torch.inference_mode()
-    def allocate(self, layout: CacheLayout) -> None:
-        """Take the cache's memory and all that steps need beside it."""
+    def allocate(self, layout: CacheLayout) -> Sequence[Decision]:
+        """Take the cache's memory and all that steps need beside it, and record what the plan has
+        recorded.  Returns what came out otherwise."""
         plan, model = self._plan, self._model
         model.bind_caches(*allocate_caches(layout, model.attention_ops, self._target))
         self._state = SequenceState(
@@ -91,6 +96,27 @@ class ModelRunner:
         self._inputs = InputBuilder(self._state, self._uploader, plan.max_num_batched_tokens)
         self._sampler = Sampler(self._state, self._uploader, self._op, model.vocab_size)
         self._prompt_logprobs = PromptLogprobs(self._state, model)
+        return self._record(plan) if plan.graph_sizes else ()
+
+    def _record(self, plan: Plan) -> Sequence[Decision]:
+        """The plan's graphs; a row of what is missing."""
+        graphs = DecodeGraphs(
+            model=self._model,
+            state=self._state,
+            decode_state=self._kernels.bind(DecodeStateSpec(block_size=plan.block_size)),
+            sampling=self._op,
+            uploader=self._uploader,
+        )
+        reason: str | None = "the device records nothing"
+        if (capture := self._device.graphs) is not None:
+            reason = graphs.record(capture, plan.graph_sizes)
+        if graphs.sizes:
+            self._graphs = graphs
+        if reason is None:
+            return ()
+        asked, got = name_sizes(plan.graph_sizes), name_sizes(graphs.sizes)
+        hint = "--no-graph-capture"
+        return (fall_back(plan.fallback, plan.platform, "graph_capture", asked, got, reason, hint),)
 
     def execute(self, step: StepPlan) -> StepOutput:
         return self.launch(step).collect()
@@ -99,6 +125,8 @@ class ModelRunner:
     def launch(self, step: StepPlan) -> LaunchedStep:
         for start in step.starts:
             self._start(start)
+        if self._graphs is not None and (replayed := self._graphs.replay(step)) is not None:
+            return self._report(step, self._choose(replayed), [])
         inputs = self._inputs.build(step)
         hidden = self._model.forward(inputs.batch)
         prompt = self._prompt_logprobs(step, inputs, hidden)
@@ -108,6 +136,17 @@ class ModelRunner:
     def _start(self, start: SequenceStart) -> None:
         self._sampler.start(start)
         self._prompt_logprobs.start(start)
+
+    def _choose(self, step: Replayed) -> Sampled:
+        """The tokens of a replayed step: its own, unless a row needs more than its argmax."""
+        rows = step.rows
+        if self._sampler.is_greedy(rows):
+            # Without a copy on its way to the host, the next replay would change them.
+            kept = step.token_ids.clone() if self._downloader is None else step.token_ids
+            return Sampled(token_ids=kept)
+        sampled = self._sampler(step.logits, rows)
+        self._state.write_tokens(rows.slots, rows.positions, sampled.token_ids)
+        return sampled
 
     def _sample(self, inputs: StepInputs, hidden: torch.Tensor) -> Sampled | None:
         rows = inputs.samples

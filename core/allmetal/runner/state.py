@@ -1,4 +1,4 @@
-"""What sequences own on the device between steps: one row a slot.
+"""What sequences own on the device between steps: one row a slot, and one that is nobody's.
 
 The host never reads this state back.  A sampled token is written here by the runner, so the next
 step takes it from here and not from the host.
@@ -17,7 +17,11 @@ from allmetal.runner.sampler.params import RECORD_WORDS, record
 
 
 class SequenceState:
-    """Tokens, block tables and sampling records of every slot."""
+    """Tokens, block tables and sampling records of every slot.
+
+    `padding_slot` is no sequence's: its blocks are the null block, and what stands in it are
+    tokens of the vocabulary that nobody reads.
+    """
 
     def __init__(
         self,
@@ -29,17 +33,20 @@ class SequenceState:
         device: torch.device,
     ) -> None:
         self.num_slots = num_slots
+        self.padding_slot = num_slots
         self.num_groups = num_groups
         self.block_size = block_size
         self.row_length = max_model_len + 1  # one more, for a token sampled at the very end
         self.blocks_per_row = -(-max_model_len // block_size)
         # Not zeroed: what lies behind a sequence's end is never read without a mask, and pages
         # of host memory that no sequence reaches are never taken.
-        self.tokens = torch.empty(num_slots, self.row_length, dtype=torch.int32, device=device)
+        rows = num_slots + 1
+        self.tokens = torch.empty(rows, self.row_length, dtype=torch.int32, device=device)
+        self.tokens[self.padding_slot, 0] = 0
         self.tables = torch.zeros(
-            num_groups, num_slots, self.blocks_per_row, dtype=torch.int32, device=device
+            num_groups, rows, self.blocks_per_row, dtype=torch.int32, device=device
         )
-        self.records = torch.zeros(num_slots, RECORD_WORDS, dtype=torch.int64, device=device)
+        self.records = torch.zeros(rows, RECORD_WORDS, dtype=torch.int64, device=device)
         self.flat_tokens = self.tokens.view(-1)
         self._flat_tables = self.tables.view(-1)
 
@@ -58,7 +65,7 @@ class SequenceState:
             places: list[int] = []
             blocks: list[int] = []
             for slot, group, index, block_ids in step.new_blocks:
-                first = (group * self.num_slots + slot) * self.blocks_per_row + index
+                first = (group * self.tables.shape[1] + slot) * self.blocks_per_row + index
                 places.extend(range(first, first + len(block_ids)))
                 blocks.extend(block_ids)
             words.fromlist(places)

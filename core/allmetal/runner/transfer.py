@@ -33,18 +33,26 @@ class Uploader:
         self._ring: list[_Staged] = []
         self._next = 0
 
-    def send(self, words: array[int]) -> torch.Tensor:
-        """[len(words)] int64 on the device; `words` must not be touched afterwards."""
+    def send(self, words: array[int], into: torch.Tensor | None = None) -> torch.Tensor:
+        """[len(words)] int64 on the device; `words` must not be touched afterwards.
+
+        They go to the beginning of `into` if it is given, behind what was launched before.
+        """
         if not words:
             return torch.empty(0, dtype=torch.int64, device=self._target)
         pack = torch.frombuffer(words, dtype=torch.int64)
-        if self._shared:
-            return pack
+        if into is not None:
+            into = into[: len(words)]
         if not self._device.asynchronous:
-            return pack.to(self._target)
+            return pack.to(self._target) if into is None else into.copy_(pack)
+        if self._shared and into is None:
+            return pack
         staged = self._stage(len(words))
         source = staged.buffer[: len(words)].copy_(pack)
-        sent = source.to(self._target, non_blocking=True)
+        if into is None:
+            sent = source.to(self._target, non_blocking=True)
+        else:
+            sent = into.copy_(source, non_blocking=True)
         if staged.sent is not None:
             staged.sent.record()
         return sent

@@ -76,8 +76,8 @@ class Decoder:
         return self._norm(x, stream)[0]
 
     @torch.inference_mode()
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._head(hidden)
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        return self._head(hidden, out)
 
 
 def assemble(

@@ -85,7 +85,8 @@ class _BlockTable:
 
 
 class LMHead:
-    """hidden [N, C] -> logits [N, V] float32: soft_cap * tanh(y * scale / soft_cap).
+    """hidden [N, C] -> logits [N, V] float32, in `out` if given: soft_cap * tanh(y * scale /
+    soft_cap).
 
     `at` is the embedding's place where the two are tied: then one tensor serves both.
     """
@@ -106,12 +107,15 @@ class LMHead:
         self._communicator = ctx.communicator
         self._scale, self._soft_cap = scale, soft_cap
 
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        y = self._linear(hidden).float()
+    def __call__(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        y = self._linear(hidden)
         if self._communicator is not None:
-            y = self._communicator.all_gather(y, dim=-1)
+            y = self._communicator.all_gather(y.float(), dim=-1)
+        y = y.float() if out is None else out.copy_(y)
         if self._scale is not None:
-            y = y * self._scale
+            y = torch.mul(y, self._scale, out=out)
         if self._soft_cap is not None:
-            y = self._soft_cap * torch.tanh(y / self._soft_cap)
+            y = torch.div(y, self._soft_cap, out=out)
+            y = torch.tanh(y, out=out)
+            y = torch.mul(y, self._soft_cap, out=out)
         return y

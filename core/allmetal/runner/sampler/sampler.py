@@ -104,6 +104,10 @@ class Sampler:
             self._constraints[slot] = slot_constraints(start, self._vocab_size, self._uploader)
         self._num_logprobs[slot] = start.sampling.logprobs or 0
 
+    def is_greedy(self, rows: SampleRows) -> bool:
+        """Whether each row needs the argmax of its logits, and nothing else."""
+        return not self._mix_of(rows).need
+
     def __call__(self, logits: torch.Tensor, rows: SampleRows) -> Sampled:
         """logits [R, V] float32, which may be overwritten."""
         mix = self._mix_of(rows)

@@ -1,0 +1,188 @@
+"""Decode steps recorded once and replayed: one small copy in, one replay, one copy out.
+
+A ladder of batch sizes is recorded when the cache is there.  A step takes the smallest that holds
+it, and rows left over run on the padding slot.  Each graph makes its inputs from the sequences'
+state, chooses greedily and writes the tokens back.  Where rows ask for more, the sampler chooses
+again from the logits and overwrites them: an argmax for nothing, and one graph a size.
+
+Legend: B rows of a graph, N of them sequences, G KV groups, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from allmetal.executor.contract import StepPlan
+from allmetal.platform.batch import AttentionBatch, Batch, DeviceOnly
+from allmetal.platform.contract import Graph, GraphCapture
+from allmetal.platform.specs import DecodeStateOp, SamplingOp
+from allmetal.runner.inputs import SampleRows
+from allmetal.runner.state import SequenceState
+from allmetal.runner.transfer import Uploader
+from allmetal_models.base import CausalLM
+
+
+@dataclass(slots=True, kw_only=True)
+class Replayed:
+    """A step that was replayed.  Both tensors are the graph's own: the next replay, of whatever
+    size, overwrites them."""
+
+    rows: SampleRows
+    logits: torch.Tensor  # [N, V] float32
+    token_ids: torch.Tensor  # [N] int64, the greedy choice, which the state has already
+
+
+@dataclass(slots=True, kw_only=True)
+class _Recorded:
+    """One size.  `token_ids` is what the last run made, or the one that was recorded."""
+
+    size: int
+    words: torch.Tensor  # [2 + G, B] int64, see DecodeStateOp
+    logits: torch.Tensor  # [B, V] float32
+    token_ids: torch.Tensor | None = None
+    graph: Graph | None = None
+
+
+class DecodeGraphs:
+    """Not thread-safe; steps come in order."""
+
+    def __init__(
+        self,
+        *,
+        model: CausalLM,
+        state: SequenceState,
+        decode_state: DecodeStateOp,
+        sampling: SamplingOp,
+        uploader: Uploader,
+    ) -> None:
+        self._model = model
+        self._state = state
+        self._decode_state = decode_state
+        self._sampling = sampling
+        self._uploader = uploader
+        self._sections = 2 + state.num_groups
+        self._recorded: list[_Recorded] = []
+        self._sizes: list[int] = []
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Those that are recorded, rising."""
+        return self._sizes
+
+    # ---- once ------------------------------------------------------------------------------
+
+    def record(self, capture: GraphCapture, sizes: Sequence[int]) -> str | None:
+        """Record `sizes`, the largest first: the others fit into its memory.
+
+        What fails is left out; returns why, or None.  A size for which there is no memory leaves
+        the smaller ones a chance, any other failure is theirs too.
+        """
+        device, largest = self._state.tokens.device, max(sizes)
+        self._words = torch.empty(self._sections * largest, dtype=torch.int64, device=device)
+        self._logits = torch.empty(largest, self._model.vocab_size, device=device)
+        self._query_start = torch.arange(largest + 1, dtype=torch.int32, device=device)
+        reason = None
+        for size in sorted(sizes, reverse=True):
+            made = self._prepare(size)
+            try:
+                self._run(made)  # so that nothing is left to be compiled
+                made.graph = capture.capture(lambda made=made: self._run(made))  # type: ignore[misc]
+            except torch.OutOfMemoryError as error:
+                reason = reason or _reason(size, error)
+            except Exception as error:  # whatever a kernel or a device raises
+                return _reason(size, error)
+            else:
+                self._recorded.insert(0, made)
+                self._sizes.insert(0, size)
+        return reason
+
+    def _prepare(self, size: int) -> _Recorded:
+        """Padding in every row."""
+        words = self._words[: self._sections * size].view(self._sections, size)
+        words.zero_()
+        words[0] = self._state.padding_slot
+        words[1] = 1
+        return _Recorded(size=size, words=words, logits=self._logits[:size])
+
+    def _run(self, made: _Recorded) -> None:
+        """The whole step, from words to tokens in the state.  This is what is recorded."""
+        state, size = self._state, made.size
+        token_ids, positions, seq_lens, tables, mappings = self._decode_state.read(
+            made.words, state.tokens, state.tables
+        )
+        groups = tuple(
+            AttentionBatch(
+                query_start=self._query_start[: size + 1],
+                seq_lens=seq_lens,
+                block_table=table,
+                slot_mapping=mapping,
+                max_query_len=1,
+                max_seq_len=state.row_length - 1,
+                host_query_lens=[1] * size,
+                host_seq_lens=DeviceOnly(),
+            )
+            for table, mapping in zip(tables.unbind(0), mappings.unbind(0), strict=True)
+        )
+        hidden = self._model.forward(Batch(token_ids=token_ids, positions=positions, groups=groups))
+        logits = self._model.logits(hidden, made.logits)
+        chosen = self._sampling(logits, None, None, None, None, None)
+        self._decode_state.write(made.words, state.tokens, chosen)
+        made.token_ids = chosen
+
+    # ---- every step ------------------------------------------------------------------------
+
+    def replay(self, step: StepPlan) -> Replayed | None:
+        """Launch `step`, or None if it is none of those that are recorded: one in which every
+        sequence computes one token and gets one, and none starts."""
+        count = len(step.slots)
+        place = bisect_left(self._sizes, count)
+        if step.num_tokens != count or step.starts or place == len(self._sizes):
+            return None
+        made = self._recorded[place]
+        lengths = [computed + 1 for computed in step.num_computed]
+        words = self._pack(step, lengths, made.size)
+        if words is None:
+            return None
+        self._uploader.send(words, into=self._words)
+        assert made.graph is not None
+        assert made.token_ids is not None
+        made.graph.replay()
+        slots, positions = made.words[:2, :count].unbind(0)
+        rows = SampleRows(
+            host_slots=step.slots,
+            host_positions=lengths,
+            slots=slots,
+            positions=positions,
+            hidden=None,
+        )
+        return Replayed(rows=rows, logits=made.logits[:count], token_ids=made.token_ids[:count])
+
+    def _pack(self, step: StepPlan, lengths: list[int], size: int) -> array[int] | None:
+        """The words of a graph of `size` rows, or None for a step that it cannot do."""
+        if not all(step.samples):
+            return None
+        padding = size - len(lengths)
+        words = array("q", step.slots)
+        words.fromlist([self._state.padding_slot] * padding)
+        words.fromlist(lengths)
+        words.fromlist([1] * padding)
+        opened = len(words)
+        words.frombytes(bytes(8 * self._state.num_groups * size))
+        if step.new_blocks:
+            row_of = {slot: row for row, slot in enumerate(step.slots)}
+            for slot, group, index, blocks in step.new_blocks:
+                row = row_of[slot]
+                if len(blocks) != 1 or index != (lengths[row] - 1) // self._state.block_size:
+                    return None
+                words[opened + group * size + row] = blocks[0]
+        return words
+
+
+def _reason(size: int, error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"at {size} sequences: {type(error).__name__}: {lines[0] if lines else 'no message'}"
