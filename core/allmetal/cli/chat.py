@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from allmetal.cli.options import add_options, engine_options
@@ -88,14 +91,38 @@ class Conversation:
         timer = Timer()
         answer = ""
         try:
-            for output in self._llm.stream(self._llm.chat_prompt(self.messages), self._sampling):
-                timer.show(output)
-                answer = output.outputs[0].text
+            stream = self._llm.stream(self._llm.chat_prompt(self.messages), self._sampling)
+            with contextlib.closing(stream), _ctrl_c() as pressed:
+                for output in stream:
+                    timer.show(output)
+                    answer = output.outputs[0].text
+                    if pressed.is_set():
+                        break
             timer.finish()
-        except KeyboardInterrupt:
-            print(" [stopped]", file=sys.stderr)
         except RequestError as error:
             self.messages.pop()
-            print(f"error: {error}\nhint: /reset starts over", file=sys.stderr)
+            print(f"error: {error.message}\nhint: /reset starts over", file=sys.stderr)
             return
+        if pressed.is_set():
+            print("[stopped]", file=sys.stderr)
         self.messages.append({"role": "assistant", "content": answer})
+
+
+@contextlib.contextmanager
+def _ctrl_c() -> Iterator[threading.Event]:
+    """Set when Ctrl-C is pressed, so that the engine is left between two steps, not within one.
+
+    Pressing it again interrupts at once.
+    """
+    pressed = threading.Event()
+
+    def note(*_: object) -> None:
+        if pressed.is_set():
+            raise KeyboardInterrupt
+        pressed.set()
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)

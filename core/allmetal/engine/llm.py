@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -61,7 +61,7 @@ class LLM:
 
     def stream(
         self, prompt: Prompt, sampling: SamplingParams | None = None
-    ) -> Iterator[RequestOutput]:
+    ) -> Generator[RequestOutput, None, None]:
         """Complete one prompt; yields the growing output after each token.
 
         Closing the iterator early aborts the request.

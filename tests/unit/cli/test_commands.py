@@ -164,6 +164,27 @@ def test_chat_goes_on_after_a_message_that_does_not_fit(
     assert out.strip()
 
 
+def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(tiny_llama: Path) -> None:
+    words = ["chat", str(tiny_llama), "--max-tokens", "3000", "--ignore-eos", *FLAGS]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "allmetal", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"Hello\n")
+    process.stdin.flush()
+    os.read(process.stdout.fileno(), 1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(b"/reset\n/exit\n", timeout=30)
+
+    assert process.returncode == 0
+    assert err == b"[stopped]\n"
+    assert len(out) < 9000
+
+
 def test_explain_shows_plan_kernels_and_memory(
     tiny_llama: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
