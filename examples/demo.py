@@ -18,15 +18,7 @@ from pathlib import Path
 from allmetal import LLM, AllmetalError, SamplingParams
 from allmetal.config import cache_dir
 
-PROMPT = """\
-Question: What is the capital of France?
-Answer: Paris
-
-Question: What is the capital of Japan?
-Answer: Tokyo
-
-Question: What is the capital of Italy?
-Answer:"""
+PROMPT = "Once upon a time, in a small village by the sea, there lived an old fisherman who"
 
 
 def model_file() -> Path:
@@ -68,7 +60,8 @@ def main() -> None:
 def continue_text(llm: LLM, prompt: str, num_tokens: int) -> None:
     """Write the prompt and its continuation as it comes, then the figures."""
     print(prompt, end="", flush=True)
-    greedy = SamplingParams(temperature=0.0, max_tokens=num_tokens)
+    # Greedy, but a model this small repeats itself unless that is made dearer.
+    greedy = SamplingParams(temperature=0.0, repetition_penalty=1.2, max_tokens=num_tokens)
     times = [time.perf_counter()]
     shown = produced = used = 0
     for output in llm.stream(prompt, greedy):
