@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from allmetal.checkpoint.contract import Checkpoint
 from allmetal.config import EngineConfig
 from allmetal.errors import AllmetalError, PlatformError
+from allmetal.executor.contract import BringsExecutor, Executor
 from allmetal.platform.contract import (
     Advice,
     CapabilityTable,
@@ -16,11 +17,12 @@ from allmetal.platform.contract import (
     ModelFacts,
     OpenOptions,
     Platform,
+    Unsupported,
 )
 from allmetal.platform.discover import Failed, Found, discover
 from allmetal.platform.hints import HardwareHint
 from allmetal.platform.pick import select_device, select_platform, troubles, why_not
-from allmetal.platform.plan import AUTO, Plan, plan
+from allmetal.platform.plan import AUTO, Decision, Plan, plan
 from allmetal.platform.render import warning
 from allmetal.plugins.manager import plugins
 
@@ -29,11 +31,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """`notes` are one-line warnings that were logged: broken plugins, wishes not granted."""
+    """`executor` is the platform's own, not loaded; None: the core's runs the platform's kernels.
+    `notes` are one-line warnings that were logged: broken plugins, wishes not granted."""
 
     platform: Platform
     device_info: DeviceInfo
     plan: Plan
+    executor: Executor | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -58,7 +62,30 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint) -> Resolved:
     notes = (*_notes(config, found, hints), *(warning(row) for row in made.warnings))
     for note in notes:
         log.warning(note)
-    return Resolved(platform=platform, device_info=info, plan=made, notes=notes)
+    executor, rows = _own_executor(platform, config, made)
+    return Resolved(
+        platform=platform,
+        device_info=info,
+        plan=made.amended(rows),
+        executor=executor,
+        notes=notes,
+    )
+
+
+def _own_executor(
+    platform: Platform, config: EngineConfig, plan: Plan
+) -> tuple[Executor | None, Sequence[Decision]]:
+    """What the platform brings instead of the core's executor, and the plan's row that says so."""
+    if not isinstance(platform, BringsExecutor):
+        return None, ()
+    answer = platform.executor(config, plan)
+    if isinstance(answer, Unsupported):
+        executor, got, reason = None, "the core's", answer.reason
+    else:
+        executor, got, reason = answer, "the platform's own", type(answer).__name__
+    return executor, [
+        Decision(feature="executor", asked=AUTO, got=got, by="platform", reason=reason)
+    ]
 
 
 def _ask(

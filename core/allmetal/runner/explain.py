@@ -106,7 +106,8 @@ def explain(config: EngineConfig) -> Explanation:
         checkpoint.close()
     return Explanation(
         plan=plan,
-        choices=kernels.choices,
+        # An executor of the platform's own asks none of these kernels.
+        choices=kernels.choices if resolved.executor is None else (),
         kv_specs=model.kv_specs,
         memory=_outlook(config, plan, platform, model.kv_specs),
         notes=resolved.notes,
@@ -138,8 +139,8 @@ def _kernels(choices: Sequence[Choice]) -> str:
     for choice in sorted(choices, key=lambda choice: choice.spec.family):
         key = (choice.spec.family, choice.kernel.name, choice.refused)
         groups.setdefault(key, []).append(_problem(choice.spec))
-    families = max(len(family) for family, _, _ in groups)
-    lines = ["kernels"]
+    families = max((len(family) for family, _, _ in groups), default=0)
+    lines = ["kernels"] if groups else ["kernels", "  inside the platform's own executor"]
     for (family, name, refused), problems in groups.items():
         lines.append(f"  {family:{families}}  {name}")
         lines += [f"  {'':{families}}    for {problem}" for problem in problems]
