@@ -9,7 +9,9 @@ from dataclasses import MISSING, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from allmetal import config
+from allmetal.checkpoint.gguf.hf_config import FAMILIES
 from allmetal.cli import COMMANDS, build_parser
+from allmetal.quant.ggml import BLOCKS
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -40,6 +42,18 @@ def environment_table() -> str:
         if names:
             rows.append((", ".join(f"`{n}`" for n in names), doc.split("\n")[0].replace("$", "")))
     return table(("variable", "what it is"), rows)
+
+
+def gguf_architectures() -> str:
+    return _listed(sorted(FAMILIES))
+
+
+def ggml_types() -> str:
+    return _listed([*BLOCKS, "F16", "BF16", "F32"])
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def command_list() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from allmetal.checkpoint.gguf.reader import StringArray, Value
+from allmetal.checkpoint.gguf.reader import Value
 from allmetal.checkpoint.gguf.rope import rope_scaling
 from allmetal.errors import CheckpointError, UnknownModelError
 
@@ -67,11 +67,11 @@ class Facts:
 
 def hf_config(facts: Facts) -> dict[str, Any]:
     """Raises UnknownModelError for an architecture that is not listed here."""
-    build = _FAMILIES.get(facts.architecture)
+    build = FAMILIES.get(facts.architecture)
     if build is None:
         raise UnknownModelError(
             f"{facts.where} is of the GGUF architecture {facts.architecture!r}, which is not read",
-            hint=f"architectures that are read: {', '.join(sorted(_FAMILIES))};"
+            hint=f"architectures that are read: {', '.join(sorted(FAMILIES))};"
             " or give the model as a folder of safetensors",
         )
     if facts.get("expert_count", 0):
@@ -277,7 +277,7 @@ def _glm4(facts: Facts) -> dict[str, Any]:
     }
 
 
-_FAMILIES: Mapping[str, Callable[[Facts], dict[str, Any]]] = {
+FAMILIES: Mapping[str, Callable[[Facts], dict[str, Any]]] = {
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
@@ -290,6 +290,7 @@ _FAMILIES: Mapping[str, Callable[[Facts], dict[str, Any]]] = {
     "qwen3": _qwen3,
     "smollm3": _smollm3,
 }
+"""Architecture in the file -> what its family adds to, or overrules in, the common values."""
 
 
 def generation_config(metadata: Mapping[str, Value]) -> dict[str, Any]:
@@ -300,8 +301,3 @@ def generation_config(metadata: Mapping[str, Value]) -> dict[str, Any]:
         if isinstance(token, int) and token not in ends:
             ends.append(token)
     return {"eos_token_id": ends} if ends else {}
-
-
-def vocabulary(metadata: Mapping[str, Value]) -> StringArray | None:
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    return tokens if isinstance(tokens, StringArray) else None
