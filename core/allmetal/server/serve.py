@@ -27,7 +27,8 @@ def serve(engine_config: EngineConfig, config: ServerConfig) -> int:
     """Serve until SIGTERM (exit code 0) or SIGINT (130).
 
     On the first signal no new request is taken and open ones get `drain_timeout` to end; after
-    that, or on a second signal, they end with an error.  Raises ConfigError if the address cannot be had, before loading.
+    that, or on a second signal, they end with an error.  Raises ConfigError if the address cannot
+    be had, before loading.
     """
     with _bound(config) as listener:
         return asyncio.run(_serve(engine_config, config, listener))

@@ -14,7 +14,6 @@ import msgspec
 
 from allmetal.errors import RequestError
 
-
 # What crosses to the engine has 64 bits.
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # Each choice is a sequence with a state of its own from the start.
