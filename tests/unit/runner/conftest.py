@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
@@ -31,8 +32,8 @@ from allmetal.platform.contract import (
     Streams,
 )
 from allmetal.platform.kv import CacheLayout
-from allmetal.platform.plan import Plan
-from allmetal.platform.select import Kernels
+from allmetal.platform.plan import Decision, Plan
+from allmetal.platform.select import Kernels, with_reference
 from allmetal.platform.specs import DenseWeight
 from allmetal.request import SamplingParams
 from allmetal.runner.model_runner import ModelRunner
@@ -166,6 +167,7 @@ class Driver:
     runner: ModelRunner
     num_groups: int
     layout: CacheLayout | None = None
+    decisions: ListLike[Decision] = ()
     free_blocks: Iterator[int] = field(default_factory=lambda: count(1))
     steps: Iterator[int] = field(default_factory=count)
     sequences: dict[int, Sequence] = field(default_factory=dict)
@@ -227,15 +229,21 @@ class Driver:
             self.sequences[slot].tokens.append(token)
 
 
-def make_driver(hf_model: torch.nn.Module, device: Device | None = None) -> Driver:
-    """A runner with the weights of a transformers model, on the host unless told."""
+def make_driver(
+    hf_model: torch.nn.Module,
+    device: Device | None = None,
+    offered: Mapping[str, ListLike[AnyKernel]] | None = None,
+    **planned: Any,
+) -> Driver:
+    """A runner with the weights of a transformers model, on the host with the reference kernels
+    unless told; `planned` changes its plan."""
     device = device or HostDevice()
     config = hf_model.config.to_dict()
     weights = hf_model.state_dict()
     if config["tie_word_embeddings"]:
         weights.pop("lm_head.weight", None)
     readers = {name: DictReader(name, tensor) for name, tensor in weights.items()}
-    kernels = Kernels(reference.kernels())
+    kernels = Kernels(with_reference(offered or {}, reference.kernels()))
     context = BuildContext(
         kernels=kernels,
         dtype=torch.float32,
@@ -248,10 +256,11 @@ def make_driver(hf_model: torch.nn.Module, device: Device | None = None) -> Driv
     )
     model = build_model(config, context)
     model.load_weights(readers.items())
-    runner = ModelRunner(plan_for(config["model_type"], model.vocab_size), device, model, kernels)
+    plan = dataclasses.replace(plan_for(config["model_type"], model.vocab_size), **planned)
+    runner = ModelRunner(plan, device, model, kernels)
     layout = CacheLayout(num_blocks=512, block_size=BLOCK, groups=group_layers(model.kv_specs))
-    runner.allocate(layout)
-    return Driver(runner, len(layout.groups), layout)
+    decisions = runner.allocate(layout)
+    return Driver(runner, len(layout.groups), layout, decisions)
 
 
 @pytest.fixture(scope="module")
@@ -288,8 +297,11 @@ class HostPlatform:
     name = "host"
     contract_version = 1
 
-    def __init__(self, device: Any) -> None:
+    def __init__(
+        self, device: Any, offered: Mapping[str, ListLike[AnyKernel]] | None = None
+    ) -> None:
         self.device = device
+        self.offered = offered or {}
         self.opened = 0
 
     def probe(self) -> Probe:
@@ -304,7 +316,7 @@ class HostPlatform:
         return {}
 
     def kernels(self, device: DeviceInfo) -> Mapping[str, ListLike[AnyKernel]]:
-        return {}
+        return self.offered
 
 
 class Unrun:

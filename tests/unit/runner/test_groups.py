@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from recordable import OFFERED
+from recorder import Recorder
 
 transformers = pytest.importorskip("transformers")
 
@@ -42,8 +44,20 @@ def greedy(model: Any, prompt: list[int], length: int) -> list[int]:
     return tokens
 
 
-def test_every_group_has_its_own_blocks_in_shared_memory(gemma: Any, driver_of: Any) -> None:
-    driver = driver_of(gemma)
+@pytest.fixture(params=["plain", "recorded"])
+def driver(request: pytest.FixtureRequest, gemma: Any, driver_of: Any, host_device: Any) -> Any:
+    if request.param == "plain":
+        return driver_of(gemma)
+    host_device.graphs = Recorder()
+    return driver_of(gemma, host_device, OFFERED, graph_sizes=(1, 4))
+
+
+def replays(driver: Any) -> int:
+    graphs = driver.runner._device.graphs
+    return 0 if graphs is None else graphs.replays
+
+
+def test_every_group_has_its_own_blocks_in_shared_memory(gemma: Any, driver: Any) -> None:
     assert driver.num_groups == 3
     first, second, third = PROMPTS
     driver.run({0: 9, 3: 2}, driver.start(0, first), driver.start(3, second))
@@ -51,14 +65,14 @@ def test_every_group_has_its_own_blocks_in_shared_memory(gemma: Any, driver_of: 
     driver.run({1: 6, 3: 1, 0: 1})
     for _ in range(12):
         driver.run({0: 1, 1: 1, 3: 1})
+    assert replays(driver) in (0, 12)
     for slot, prompt in ((0, first), (3, second), (1, third)):
         tokens = driver.sequences[slot].tokens
         assert tokens == greedy(gemma, prompt, len(tokens) - len(prompt))
 
 
-def test_blocks_behind_the_window_may_be_gone(gemma: Any, driver_of: Any) -> None:
+def test_blocks_behind_the_window_may_be_gone(gemma: Any, driver: Any) -> None:
     """Their places in the sliding groups' tables point to the null block from then on."""
-    driver = driver_of(gemma)
     prompt = PROMPTS[0]
     driver.run({0: 14}, driver.start(0, prompt))
     for step in range(14):

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recordable import OFFERED
+from recorder import Recorder
 
 from allmetal.config import EngineConfig
 from allmetal.engine.engine import Engine, Limits
@@ -43,7 +45,10 @@ def run(folder: Path, host_device: Any, make_plan: Any, platform_of: Any) -> Any
     """Serve requests with an engine of these limits; gives their tokens and the engine's stats."""
 
     def serve(
-        batches: Sequence[Sequence[Request]], num_blocks: int = 512, **limits: Any
+        batches: Sequence[Sequence[Request]],
+        num_blocks: int = 512,
+        graphs: Recorder | None = None,
+        **limits: Any,
     ) -> tuple[dict[str, list[int]], Any]:
         bounds = Limits(
             **{
@@ -58,9 +63,12 @@ def run(folder: Path, host_device: Any, make_plan: Any, platform_of: Any) -> Any
             make_plan("llama", 97),
             kv_cache_memory=num_blocks * BLOCK_BYTES,
             async_scheduling=bounds.async_scheduling,
+            graph_sizes=(1, 2, 4, 6) if graphs else (),
         )
         config = EngineConfig(model=str(folder))
-        executor = LocalExecutor(config, plan, platform=platform_of(host_device))
+        host_device.graphs = graphs
+        platform = platform_of(host_device, OFFERED if graphs else None)
+        executor = LocalExecutor(config, plan, platform=platform)
         engine = Engine(executor, bounds)
         tokens: dict[str, list[int]] = {}
         for batch in batches:
@@ -88,3 +96,14 @@ def test_company_chunks_and_preemption_change_no_token(run: Any) -> None:
     cramped, stats = run([requests()], num_blocks=26)
     assert stats.num_preemptions > 0
     assert together == cramped
+
+
+def test_steps_that_are_replayed_change_no_token(run: Any) -> None:
+    plain, _ = run([requests()])
+    graphs = Recorder()
+    replayed, _ = run([requests()], graphs=graphs)
+    assert plain == replayed
+    assert graphs.replays > 10
+    cramped, stats = run([requests()], num_blocks=26, graphs=graphs)
+    assert stats.num_preemptions > 0
+    assert plain == cramped
