@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class Environment:
         flags = () if index else ("--no-index",)
         run(
             self.bin / "python",
-            *("-m", "pip", "install", "--quiet", *flags, *arguments),
+            *("-m", "pip", "install", "--quiet", "--no-compile", *flags, *arguments),
             cwd=cwd,
             env=environment() if index else offline(),
         )
@@ -104,9 +105,11 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of everything that `allmetal[cpu]` and its building need, torch aside."""
     folder = tmp_path_factory.mktemp("house")
     for source in (ROOT, *(ROOT / "platforms" / name for name in PLATFORMS)):
+        # hatchling is in the running environment; anything else is fetched for the build alone.
+        quicker = ["--no-isolation"] if builders(source) == ["hatchling"] else []
         run(
             sys.executable,
-            *("-m", "build", "--no-isolation", "--outdir", folder, source),
+            *("-m", "build", *quicker, "--outdir", folder, source),
             cwd=folder,
             env=environment(),
         )
@@ -123,10 +126,22 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def third_parties(house: Path) -> list[str]:
     """Requirements of our core wheel and of torch, and what builds our sdists."""
     ours = wheel_metadata(next(house.glob("allmetal-*.whl"))).get_all("Requires-Dist") or []
-    found = map(Requirement, [*ours, *(requires("torch") or []), "hatchling>=1.27"])
-    return [
-        f"{r.name}{r.specifier}" for r in found if not r.marker or r.marker.evaluate({"extra": ""})
+    found = map(Requirement, [*ours, *(requires("torch") or [])])
+    plain = [r for r in found if not r.marker or r.marker.evaluate({"extra": ""})]
+    tools = [name for name in ("cmake", "ninja") if shutil.which(name) is None]
+    built = [*build_requires(ROOT), *build_requires(ROOT / "platforms/cpu"), *tools]
+    return [*(f"{r.name}{r.specifier}" for r in plain), *built]
+
+
+def build_requires(source: Path) -> list[str]:
+    listed: list[str] = tomllib.loads((source / "pyproject.toml").read_text())["build-system"][
+        "requires"
     ]
+    return listed
+
+
+def builders(source: Path) -> list[str]:
+    return [Requirement(text).name for text in build_requires(source)]
 
 
 def wheel_metadata(wheel: Path) -> Message:

@@ -13,7 +13,7 @@ from allmetal import __version__
 
 from .conftest import PLATFORMS, Environment, wheel_metadata
 
-pytestmark = [pytest.mark.packaging, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.packaging, pytest.mark.slow, pytest.mark.timeout(900)]
 
 WHERE = "import allmetal, allmetal_cpu; print(allmetal.__file__, allmetal_cpu.__file__, sep='\\n')"
 DISCOVER = """
@@ -68,7 +68,7 @@ def test_sdists_from_an_index(fresh: Environment, house: Path, tmp_path: Path) -
 
 def test_every_distribution_builds_as_sdist_and_wheel(house: Path) -> None:
     version = re.escape(__version__)
-    wheels = {p.name.split("-")[0] for p in house.glob(f"allmetal*-{__version__}-py3-none-any.whl")}
+    wheels = {p.name.split("-")[0] for p in house.glob(f"allmetal*-{__version__}-py3-none-*.whl")}
     sdists = {
         match[1]
         for path in house.glob("allmetal*.tar.gz")
@@ -76,6 +76,19 @@ def test_every_distribution_builds_as_sdist_and_wheel(house: Path) -> None:
     }
 
     assert {"allmetal", *(f"allmetal_{name}" for name in PLATFORMS)} == wheels == sdists
+
+
+def test_only_the_cpu_platform_is_compiled_and_its_wheel_serves_every_python(house: Path) -> None:
+    compiled = {p.name.split("-")[0]: p for p in house.glob("allmetal*.whl") if "any" not in p.name}
+
+    assert compiled.keys() == {"allmetal_cpu"}
+    libraries = [
+        name
+        for name in zipfile.ZipFile(compiled["allmetal_cpu"]).namelist()
+        if name.endswith((".so", ".dylib"))
+    ]
+    assert len(libraries) == 1
+    assert "-py3-none-" in compiled["allmetal_cpu"].name
 
 
 def test_what_is_published_names_platforms_by_version_and_no_folder(house: Path) -> None:
