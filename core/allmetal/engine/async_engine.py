@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import zmq.asyncio
 
-from allmetal.checkpoint import open_checkpoint
 from allmetal.config import EngineConfig
 from allmetal.engine import ipc
 from allmetal.engine.engine import EngineStats
@@ -28,7 +27,7 @@ from allmetal.engine.process import ENGINE, EngineProcess
 from allmetal.errors import AllmetalError, EngineDeadError, RequestError
 from allmetal.platform.plan import Plan
 from allmetal.request import RequestOutput, SamplingParams
-from allmetal.text import load_tokenizer
+from allmetal.text import load_text
 from allmetal.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -114,7 +113,7 @@ class AsyncEngine:
         self.ready = await asyncio.shield(self._ready)
 
     async def _load_text(self) -> None:
-        self.tokenizer, self.generation_config = await self.in_thread(_text_of, self.config)
+        self.tokenizer, self.generation_config = await self.in_thread(load_text, self.config)
         self._outputs = OutputProcessor(self.tokenizer)
 
     # ---- requests --------------------------------------------------------------------------
@@ -184,7 +183,7 @@ class AsyncEngine:
         self, messages: Sequence[Mapping[str, Any]], **template: Any
     ) -> list[int]:
         """The token ids of a conversation.  Raises RequestError if the template cannot take it."""
-        return await self.in_thread(_chat_prompt, self.tokenizer, messages, template)
+        return await self.in_thread(partial(self.tokenizer.encode_chat, messages, **template))
 
     async def stats(self) -> EngineStats:
         """The engine's numbers; answered between two of its steps."""
@@ -300,18 +299,3 @@ def _again(error: AllmetalError) -> AllmetalError:
 def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
         loop.call_soon_threadsafe(call)
-
-
-def _text_of(config: EngineConfig) -> tuple[Tokenizer, Mapping[str, Any]]:
-    checkpoint = open_checkpoint(config)
-    try:
-        return load_tokenizer(checkpoint, config), dict(checkpoint.generation_config)
-    finally:
-        checkpoint.close()
-
-
-def _chat_prompt(
-    tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], template: Mapping[str, Any]
-) -> list[int]:
-    text = tokenizer.apply_chat_template(messages, **template)
-    return tokenizer.encode(text, add_special_tokens=False)

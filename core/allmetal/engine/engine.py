@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Collection
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from allmetal.cache.groups import layout_for, max_tokens_held
@@ -94,7 +94,8 @@ class Engine:
         from allmetal.executor.local import LocalExecutor
         from allmetal.platform.resolve import resolve
 
-        resolved = resolve(config, open_checkpoint(config))
+        with closing(open_checkpoint(config)) as checkpoint:
+            resolved = resolve(config, checkpoint)
         plan = resolved.plan
         executor = resolved.executor or LocalExecutor(config, plan)
         return cls(executor, limits_of(config, plan), plan)

@@ -6,13 +6,12 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
 
-from allmetal.checkpoint import open_checkpoint
 from allmetal.config import EngineConfig
 from allmetal.engine.engine import Engine
 from allmetal.engine.output import OutputProcessor, Prompt
 from allmetal.errors import RequestError
 from allmetal.request import RequestOutput, SamplingParams
-from allmetal.text import load_tokenizer
+from allmetal.text import load_text
 
 Message: TypeAlias = Mapping[str, Any]
 
@@ -29,9 +28,7 @@ class LLM:
 
     def __init__(self, model: str, **options: Any) -> None:
         self.config = EngineConfig(model=model, **options)
-        checkpoint = open_checkpoint(self.config)
-        self.tokenizer = load_tokenizer(checkpoint, self.config)
-        self.generation_config = dict(checkpoint.generation_config)
+        self.tokenizer, self.generation_config = load_text(self.config)
         self.engine = Engine.from_config(self.config)
         self._outputs = OutputProcessor(self.tokenizer)
         self._num_requests = 0
@@ -86,9 +83,8 @@ class LLM:
         return self.generate(prompts, sampling, use_tqdm=use_tqdm)
 
     def chat_prompt(self, messages: Sequence[Message], **template: Any) -> list[int]:
-        """The token ids of a conversation.  The template writes the special tokens itself."""
-        text = self.tokenizer.apply_chat_template(messages, **template)
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        """The token ids of a conversation, special tokens as the template writes them."""
+        return self.tokenizer.encode_chat(messages, **template)
 
     def close(self) -> None:
         self.engine.close()

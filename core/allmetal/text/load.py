@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from allmetal.checkpoint import Checkpoint
+from allmetal.checkpoint import Checkpoint, open_checkpoint
 from allmetal.checkpoint.gguf.checkpoint import GGUFCheckpoint
 from allmetal.checkpoint.gguf.reader import GGUFFile
 from allmetal.checkpoint.open import locate
@@ -32,6 +34,13 @@ def load_tokenizer(source: Checkpoint | Path, config: EngineConfig | None = None
     if config is not None and config.chat_template is not None:
         parts = replace(parts, chat_templates={"default": _template_file(config.chat_template)})
     return Tokenizer(parts)
+
+
+def load_text(config: EngineConfig) -> tuple[Tokenizer, dict[str, Any]]:
+    """What a front end needs of a model: its tokenizer, and what its makers recommend for
+    sampling (generation_config.json)."""
+    with closing(open_checkpoint(config)) as checkpoint:
+        return load_tokenizer(checkpoint, config), dict(checkpoint.generation_config)
 
 
 def _locate(name: str) -> Path:

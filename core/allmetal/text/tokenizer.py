@@ -101,6 +101,11 @@ class Tokenizer:
             **kwargs,
         )
 
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> list[int]:
+        """The token ids of a conversation; `template` as of `apply_chat_template`."""
+        text = self.apply_chat_template(messages, **template)
+        return self.encode(text, add_special_tokens=False)
+
     def _template(self, given: str | None, tools: object) -> str:
         if given is not None:
             return self.chat_templates.get(given, given)
