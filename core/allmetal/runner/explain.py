@@ -23,7 +23,7 @@ from allmetal.platform.plan import Plan
 from allmetal.platform.render import render, to_json
 from allmetal.platform.select import Choice, Kernels, with_reference
 from allmetal.platform.specs import DecodeStateSpec, SamplingSpec
-from allmetal.runner.rank import build_context, kv_bytes, step_bytes
+from allmetal.runner.rank import build_context, graph_bytes, kv_bytes, step_bytes
 from allmetal_models.registry import build_model
 
 _LENGTHS = (1024, 4096, 16384, 65536)
@@ -36,6 +36,7 @@ class MemoryOutlook:
     free: int
     weights: int
     step: int
+    graphs: int
     layout: CacheLayout | None
     longest: int = 0
     problem: str = ""
@@ -77,6 +78,7 @@ class Explanation:
                 "free": memory.free,
                 "weights": memory.weights,
                 "step": memory.step,
+                "graphs": memory.graphs,
                 "cache": memory.cache,
                 "block_bytes": memory.layout.block_bytes if memory.layout else None,
                 "num_blocks": memory.layout.num_blocks if memory.layout else None,
@@ -122,15 +124,22 @@ def _outlook(
         free = device.memory().free
     finally:
         device.close()
-    weights, step = plan.model.parameter_bytes, step_bytes(plan)
+    weights, layout, longest, problem = plan.model.parameter_bytes, None, 0, ""
     try:
-        layout = layout_for(
-            kv_specs, plan.block_size, kv_bytes(plan, free, weights, free - weights)
-        )
+        room = kv_bytes(plan, free, weights, free - weights)
+        layout = layout_for(kv_specs, plan.block_size, room)
+        longest = max_tokens_held(layout, plan.max_num_batched_tokens, plan.max_model_len)
     except ConfigError as error:
-        return MemoryOutlook(free=free, weights=weights, step=step, layout=None, problem=str(error))
-    longest = max_tokens_held(layout, plan.max_num_batched_tokens, plan.max_model_len)
-    return MemoryOutlook(free=free, weights=weights, step=step, layout=layout, longest=longest)
+        problem = str(error)
+    return MemoryOutlook(
+        free=free,
+        weights=weights,
+        step=step_bytes(plan),
+        graphs=graph_bytes(plan),
+        layout=layout,
+        longest=longest,
+        problem=problem,
+    )
 
 
 def _kernels(choices: Sequence[Choice]) -> str:
@@ -166,6 +175,8 @@ def _memory(plan: Plan, memory: MemoryOutlook) -> str:
         ("weights", f"{_size(memory.weights)} as stored"),
         ("a step", f"at most {_size(memory.step)}"),
     ]
+    if memory.graphs:
+        rows.append(("recorded steps", f"at most {_size(memory.graphs)}"))
     if (layout := memory.layout) is None:
         rows.append(("cache", f"does not fit: {memory.problem}"))
     else:

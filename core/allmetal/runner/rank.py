@@ -27,6 +27,10 @@ ACTIVATION_WIDTH = 24
 its norm, queries, keys, values, and both halves of a wide MLP."""
 LOGIT_COPIES = 4
 """The logits, their edited and their sorted copies, and a sum over them."""
+LAUNCHES_OF_A_LAYER = 1 << 16
+"""Bytes a device keeps for what it was told to launch: some ten kernels and their arguments."""
+WORKSPACE = 64 << 20
+"""Bytes that kernels take for themselves while a step is recorded."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,14 +122,14 @@ def kv_bytes(plan: Plan, free_before: int, weights: int, free_now: int) -> int:
                 hint=f"--kv-cache-memory {int(free_now * 0.9)}, or less",
             )
         return plan.kv_cache_memory
-    step = step_bytes(plan)
+    step, graphs = step_bytes(plan), graph_bytes(plan)
     share = int(plan.memory_fraction * free_before)
-    left = min(share - weights, free_now) - step
+    left = min(share - weights, free_now) - step - graphs
     if left <= 0:
         raise ConfigError(
             f"no memory is left for keys and values: {plan.memory_fraction:.0%} of"
             f" {free_before / gib:.2f} GiB, less {weights / gib:.2f} GiB of weights and"
-            f" {step / gib:.2f} GiB that a step needs",
+            f" {step / gib:.2f} GiB that a step needs and {graphs / gib:.2f} GiB for recorded ones",
             hint="a smaller or quantised model, a larger --memory-fraction, fewer"
             " --max-num-seqs, or smaller --max-num-batched-tokens",
         )
@@ -142,3 +146,16 @@ def step_bytes(plan: Plan) -> int:
     logits = rows * model.vocab_size * 4 * LOGIT_COPIES
     state = plan.max_num_seqs * plan.max_model_len * 5
     return activations + logits + state
+
+
+def graph_bytes(plan: Plan) -> int:
+    """Bytes that recorded steps keep, estimated from above: what the largest makes, in which the
+    others find room, its logits, and the launches of each."""
+    if not plan.graph_sizes:
+        return 0
+    itemsize: int = getattr(torch, plan.dtype).itemsize
+    model, rows = plan.model, max(plan.graph_sizes)
+    made = rows * (model.hidden_size * ACTIVATION_WIDTH + model.vocab_size) * itemsize
+    tables = rows * plan.max_model_len // plan.block_size * 4
+    launches = len(plan.graph_sizes) * model.num_layers * LAUNCHES_OF_A_LAYER
+    return made + tables + rows * model.vocab_size * 4 + launches + WORKSPACE
