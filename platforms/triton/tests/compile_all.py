@@ -15,6 +15,7 @@ import torch
 from allmetal.platform.specs import (
     AttentionInputSpec,
     AttentionSpec,
+    DecodeStateSpec,
     GatedActivationSpec,
     RMSNormSpec,
     SamplingSpec,
@@ -93,6 +94,10 @@ def compile_the_rest(offered) -> None:  # type: ignore[no-untyped-def]
     for activation in ("silu", "gelu", "gelu_tanh", "relu"):
         gate = GatedActivationSpec(dtype=DTYPE, dim=3072, activation=activation)
         offered["gated_activation"][0].build(gate)(torch.zeros(2, 2 * 3072, dtype=dtype))
+    state = offered["decode_state"][0].build(DecodeStateSpec(block_size=16))
+    words, tokens = torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, 4096, dtype=torch.int32)
+    token_ids, *_ = state.read(words, tokens, tokens[None, :, :256].contiguous())
+    state.write(words, tokens, token_ids)
     op = offered["sampling"][0].build(SamplingSpec(vocab_size=151_936))
     logits, ones = torch.zeros(2, 151_936), torch.ones(2)
     op(logits, None, None, None, None, None)
