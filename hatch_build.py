@@ -20,12 +20,12 @@ class Extras(MetadataHookInterface):
         for_index = backend is not None and backend.building_for_index()
         platforms: list[str] = self.config["platforms"]
         extras: dict[str, list[str]] = dict(self.config["extras"])
+        beside: dict[str, list[str]] = self.config.get("beside", {})
         for name in platforms:
             folder = Path(self.root) / "platforms" / name
-            local = not for_index and (folder / "pyproject.toml").is_file()
-            extras[name] = [
-                f"allmetal-{name} @ {folder.as_uri()}"
-                if local
-                else f"allmetal-{name}=={metadata['version']}"
-            ]
+            if not for_index and (folder / "pyproject.toml").is_file():
+                names = [name, *beside.get(name, [])]
+                extras[name] = [f"allmetal-{n} @ {(folder.parent / n).as_uri()}" for n in names]
+            else:
+                extras[name] = [f"allmetal-{name}=={metadata['version']}"]
         metadata["optional-dependencies"] = extras

@@ -1,4 +1,4 @@
-"""allmetal on NVIDIA GPUs through CUDA: it finds devices and cannot drive them yet."""
+"""allmetal on NVIDIA GPUs: torch drives them, cuBLAS multiplies, Triton does the rest."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""The cuda platform.  Probing works; the device layer and the kernels are not written yet."""
+"""The cuda platform."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from allmetal.errors import PlatformError
-from allmetal.platform.capabilities import FEATURES
 from allmetal.platform.contract import (
     DEFAULT_OPTIONS,
     AnyKernel,
@@ -15,32 +14,42 @@ from allmetal.platform.contract import (
     DeviceInfo,
     OpenOptions,
     Probe,
-    Unsupported,
 )
+from allmetal_cuda import capabilities, nvml
 from allmetal_cuda.probe import probe
-
-_MISSING = "allmetal-cuda has no device layer and no kernels yet"
 
 
 class CudaPlatform:
-    """Finds devices and refuses to open them.  `root` is where the file system begins."""
+    """NVIDIA GPUs.  `root` is where the file system begins; `gpus` asks the driver's library."""
 
     name = "cuda"
     contract_version = 1
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    def __init__(
+        self, root: Path = Path("/"), gpus: Callable[[], Sequence[nvml.Gpu]] = nvml.gpus
+    ) -> None:
         self._root = root
+        self._gpus = gpus
 
     def probe(self) -> Probe:
-        return probe(self._root)
+        return probe(self._root, self._gpus)
 
     def open(self, device: DeviceInfo, options: OpenOptions = DEFAULT_OPTIONS) -> Device:
-        raise PlatformError(
-            f"{device.name} was found, but cannot be used: {_MISSING}", hint="--platform cpu"
-        )
+        from allmetal_cuda.device import open_device
+
+        return open_device(device)
 
     def capabilities(self, device: DeviceInfo) -> CapabilityTable:
-        return {feature: Unsupported(_MISSING) for feature in FEATURES}
+        return capabilities.table(device)
 
     def kernels(self, device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
-        return {}
+        try:
+            import triton  # noqa: F401
+        except ImportError as error:
+            raise PlatformError(
+                "the kernels for NVIDIA GPUs are written in Triton, and it is not installed",
+                hint="pip install triton",
+            ) from error
+        from allmetal_cuda.kernels import kernels
+
+        return kernels(device)

@@ -1,20 +1,23 @@
-"""Find NVIDIA GPUs without opening one: PCI, /proc/driver/nvidia, /dev, the loader's cache."""
+"""Find NVIDIA GPUs without opening one: PCI, /proc/driver/nvidia, /dev, the loader's cache, and the
+driver's management library, which alone knows sizes and compute capabilities."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from allmetal.platform import sysfs
 from allmetal.platform.contract import Absent, Broken, DeviceInfo, Probe
+from allmetal_cuda.nvml import Gpu
 
 VENDOR = 0x10DE
 _DRIVER_LIBRARY = "libcuda.so.1"
 _WSL_FOLDER = "usr/lib/wsl/lib"
 
 
-def probe(root: Path) -> Probe:
-    """Devices in the driver's order, which is the order of PCI addresses by default."""
+def probe(root: Path, gpus: Callable[[], Sequence[Gpu]]) -> Probe:
+    """Devices in the order of PCI addresses.  `gpus` asks the management library."""
     cards = [d for d in sysfs.pci_devices(root, VENDOR) if d.base_class == sysfs.DISPLAY]
     nodes = sysfs.device_files(root, "dev", r"nvidia\d+")
     wsl = (root / "dev/dxg").exists() and (root / _WSL_FOLDER / _DRIVER_LIBRARY).exists()
@@ -30,7 +33,7 @@ def probe(root: Path) -> Probe:
             f"there is an NVIDIA GPU, but not the driver's library {_DRIVER_LIBRARY}; "
             "in a container: start it with --gpus all, or install the NVIDIA container toolkit"
         )
-    return _devices(root, nodes) or _unnamed(root, nodes)
+    return _known(root, gpus()) or _devices(root, nodes) or _unnamed(root, nodes)
 
 
 def _why_closed(cards: list[sysfs.PciDevice]) -> str:
@@ -40,6 +43,25 @@ def _why_closed(cards: list[sysfs.PciDevice]) -> str:
         return f"{where}, but no /dev/nvidia0; in a container: start it with --gpus all"
     bound = f"is bound to the driver {first.driver!r}" if first.driver else "has no driver"
     return f"{where} {bound}; CUDA needs NVIDIA's driver (kernel module nvidia)"
+
+
+def _known(root: Path, gpus: Sequence[Gpu]) -> list[DeviceInfo]:
+    return [
+        DeviceInfo(
+            index=index,
+            name=gpu.name,
+            total_memory=gpu.total_memory,
+            arch=arch(gpu.capability),
+            driver=_driver_version(root),
+            traits={"pci": gpu.address},
+        )
+        for index, gpu in enumerate(gpus)
+    ]
+
+
+def arch(capability: tuple[int, int]) -> str:
+    """(9, 0) -> "sm_90", as the compilers write it."""
+    return "sm_{}{}".format(*capability)
 
 
 def _devices(root: Path, nodes: list[str]) -> list[DeviceInfo]:
@@ -63,7 +85,7 @@ def _unnamed(root: Path, nodes: list[str]) -> list[DeviceInfo]:
 
 
 def _device(root: Path, index: int, name: str, traits: dict[str, str]) -> DeviceInfo:
-    # Neither sysfs nor /proc tells the memory's size; the driver does once it is opened.
+    # Neither sysfs nor /proc tells the memory's size.
     return DeviceInfo(
         index=index, name=name, total_memory=0, driver=_driver_version(root), traits=traits
     )

@@ -1,0 +1,58 @@
+"""What the CUDA platform does of each feature, and why not."""
+
+from __future__ import annotations
+
+from allmetal.platform.contract import (
+    Capability,
+    CapabilityTable,
+    DeviceInfo,
+    Emulated,
+    Native,
+    Unknown,
+    Unsupported,
+)
+
+FP8_SINCE = 89
+"""Compute capability 8.9 (Ada): the first with instructions for e4m3."""
+
+
+def compute_capability(device: DeviceInfo) -> int | None:
+    """90 for "sm_90", None where probing could not tell."""
+    digits = device.arch.removeprefix("sm_")
+    return int(digits) if digits.isdigit() else None
+
+
+def table(device: DeviceInfo) -> CapabilityTable:
+    one_rank = Unsupported("allmetal-cuda has no communicator yet: one process drives one GPU")
+    expanded = Emulated("the reference kernel expands weights at every use: slow")
+    capabilities: dict[str, Capability] = {
+        "async_scheduling": Native("streams and events"),
+        "graph_capture": Native("CUDA graphs"),
+        "prefix_caching": Native("block tables"),
+        "dtype.float32": Native("cuBLAS, Triton"),
+        "dtype.bfloat16": Native("cuBLAS, Triton"),
+        "dtype.float16": Native("cuBLAS, Triton"),
+        "kv_dtype.float8_e4m3fn": _float8(device),
+        "kv_dtype.int8": Unsupported("keys and values in int8 need scales, and no kernel has them"),
+        "quant.int8": expanded,
+        "quant.gguf": expanded,
+        "quant.fp8": Unsupported("allmetal-cuda has no 8-bit floating point linear kernel yet"),
+        "attention.sliding_window": Native("triton_attention"),
+        "attention.soft_cap": Native("triton_attention"),
+        "attention.sinks": Native("triton_attention"),
+        "mla": Unsupported("allmetal-cuda has no latent attention kernel yet"),
+        "moe": Unsupported("allmetal-cuda has no expert kernel yet"),
+        "collective.all_reduce": one_rank,
+        "collective.all_gather": one_rank,
+        "collective.all_to_all": one_rank,
+    }
+    return capabilities
+
+
+def _float8(device: DeviceInfo) -> Capability:
+    capability = compute_capability(device)
+    if capability is None:
+        return Unknown("the compute capability could not be read without opening the device")
+    if capability < FP8_SINCE:
+        return Unsupported(f"{device.arch} has no e4m3 instructions; sm_{FP8_SINCE} and later do")
+    return Native("triton_attention")

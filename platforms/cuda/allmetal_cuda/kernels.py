@@ -1,0 +1,43 @@
+"""The platform's kernels by family: NVIDIA's own first, then Triton's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from allmetal.platform.contract import AnyKernel, DeviceInfo
+from allmetal_cuda.capabilities import FP8_SINCE, compute_capability
+from allmetal_cuda.ops.linear import CublasLinear
+from allmetal_triton.kernels import kernels as triton_kernels
+from allmetal_triton.target import FLOAT_DTYPES, Target
+
+_SHARED_MEMORY = {80: 166_912, 86: 101_376, 87: 166_912, 89: 101_376, 90: 232_448, 100: 232_448}
+"""Bytes a block may have.  Source: CUDA C++ programming guide, compute capabilities."""
+_LEAST_SHARED_MEMORY = 101_376
+
+
+def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
+    """Asks the device only where probing could not tell its compute capability."""
+    return {"linear": (CublasLinear(),), **triton_kernels(target(device))}
+
+
+def target(device: DeviceInfo) -> Target:
+    capability = compute_capability(device)
+    if capability is None:
+        major, minor = torch.cuda.get_device_capability()
+        capability = 10 * major + minor
+    return Target(
+        num_cores=_num_multiprocessors,
+        shared_memory=_SHARED_MEMORY.get(capability, _LEAST_SHARED_MEMORY),
+        # Hopper's and data-center Blackwell's matrix units read shared memory by themselves.
+        dot_rows=64 if 90 <= capability < 120 else 16,
+        cache_dtypes=(
+            *FLOAT_DTYPES,
+            *(("float8_e4m3fn", "float8_e5m2") if capability >= FP8_SINCE else ()),
+        ),
+    )
+
+
+def _num_multiprocessors() -> int:
+    return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count

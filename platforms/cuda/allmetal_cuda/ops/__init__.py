@@ -1,0 +1,3 @@
+"""Kernels that only NVIDIA's libraries or compilers take."""
+
+from __future__ import annotations
