@@ -61,14 +61,6 @@ def bench_of(platform: Any) -> Bench:
     return Bench(platform=platform, info=info, device=platform.open(info), generator=generator)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def spec_where(specs: Sequence[Any], **fields: Any) -> Any:
     return next(s for s in specs if all(getattr(s, k) == v for k, v in fields.items()))
 

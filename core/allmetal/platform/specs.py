@@ -4,6 +4,9 @@ Dtypes are torch's names as strings.  `platform/reference` holds a pure torch ke
 spec here; it defines what is right.  A family that is not needed yet is named in `FAMILIES` and
 gets its spec with its first user.
 
+Activations that an op is given may be views: rows at any distance, channels side by side.  An op
+leaves its inputs alone unless its protocol says otherwise, and remembers nothing between calls.
+
 Legend: T tokens, H query heads, K key-value heads, D head dim, C channels, N outputs.
 """
 

@@ -21,8 +21,10 @@ _PARTS = (
     "base",
     "contract",
     "decode_state",
+    "draws",
     "elementwise",
     "linear",
+    "paged",
     "sampling",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))

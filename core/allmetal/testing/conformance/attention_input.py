@@ -5,11 +5,14 @@ Legend: T tokens, H query heads, K key-value heads, D head dim.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
+from allmetal.platform.contract import AnyKernel
 from allmetal.platform.specs import AttentionInputSpec
 from allmetal.testing.conformance.base import (
     TOLERANCE,
@@ -21,34 +24,76 @@ from allmetal.testing.conformance.base import (
     title,
     torch_dtype,
 )
+from allmetal.testing.conformance.draws import draw_num_tokens
+from allmetal.testing.conformance.paged import MAX_POSITIONS, rotary_table
 from allmetal.testing.conformance.problems import ATTENTION_INPUT
 
 NUM_TOKENS = (0, 1, 21)
-NUM_BLOCKS, MAX_POSITIONS, BASE = 5, 2048, 10000.0
-NARROW_CACHE = 4e-2
+NUM_BLOCKS = 5
+NARROW_CACHE = {"float8_e4m3fn": 4e-2, "float8_e5m2": 8e-2}
 """A value that falls on the other side of a rounding step differs by that step."""
+PLAIN = [s for s in ATTENTION_INPUT if s.rotary_dim == s.head_dim and s.qk_norm == "head"]
 
 
 class AttentionInputConformance(Conformance):
+    level = 1
+
     @pytest.mark.parametrize("spec", ATTENTION_INPUT, ids=title)
     def test_attention_input_is_what_it_claims(
         self, bench: Bench, spec: AttentionInputSpec
     ) -> None:
-        narrow = torch_dtype(spec.kv_dtype).itemsize == 1
+        hold(bench, spec, bench.claiming(spec), NUM_TOKENS)
+
+    @pytest.mark.parametrize("number", range(8))
+    def test_attention_input_of_any_shape_is_what_it_claims(
+        self, bench: Bench, number: int
+    ) -> None:
+        spec, kernels = bench.drawn("attention_input")
+        most = NUM_BLOCKS * spec.block_size
+        hold(bench, spec, kernels, [min(most, draw_num_tokens(bench.generator))])
+
+    @pytest.mark.parametrize("spec", PLAIN, ids=title)
+    def test_attention_input_takes_rows_that_lie_apart(
+        self, bench: Bench, spec: AttentionInputSpec
+    ) -> None:
+        hold(bench, spec, bench.claiming(spec), NUM_TOKENS, apart=True)
+
+    @pytest.mark.parametrize("spec", PLAIN, ids=title)
+    def test_attention_input_keeps_nothing_from_one_call_to_the_next(
+        self, bench: Bench, spec: AttentionInputSpec
+    ) -> None:
         for kernel in bench.claiming(spec):
-            for num_tokens in NUM_TOKENS:
-                run = _Run(bench, spec, num_tokens)
-                q, cache = run.on(bench, kernel.build(spec))
-                expected_q, expected_kv = run.exactly()
-                check(q, expected_q, spec.dtype)
-                assert q.is_contiguous()
-                kv, others = run.split(cache)
-                tolerance = NARROW_CACHE if narrow else TOLERANCE[spec.dtype]
-                check(kv.to(expected_kv), expected_kv, "float64", tolerance=tolerance)
-                assert same_bits(others, run.split(run.cache)[1]), "a slot of nobody was written"
+            op = kernel.build(spec)
+            case, other = Case(bench, spec, 21), Case(bench, spec, 13)
+            other.qkv *= 30
+            (q, cache), _, (q_again, cache_again) = (c.on(bench, op) for c in (case, other, case))
+            check(q_again, q, spec.dtype)
+            assert same_bits(case.split(cache)[1], case.split(cache_again)[1])
 
 
-class _Run:
+def hold(
+    bench: Bench,
+    spec: AttentionInputSpec,
+    kernels: Iterable[AnyKernel],
+    sizes: Iterable[int],
+    *,
+    apart: bool = False,
+) -> None:
+    """Queries and the cache, slot by slot: what is written, and that nothing else is."""
+    tolerance = NARROW_CACHE.get(spec.kv_dtype, TOLERANCE[spec.dtype])
+    for num_tokens in sizes:
+        case = Case(bench, spec, num_tokens)
+        expected_q, expected_kv = case.exactly()
+        for kernel in kernels:
+            q, cache = case.on(bench, kernel.build(spec), apart=apart)
+            check(q, expected_q, spec.dtype)
+            assert q.is_contiguous()
+            kv, others = case.split(cache)
+            check(kv.to(expected_kv), expected_kv, "float64", tolerance=tolerance)
+            assert same_bits(others, case.split(case.cache)[1]), "a slot of nobody was written"
+
+
+class Case:
     """One random problem."""
 
     def __init__(self, bench: Bench, spec: AttentionInputSpec, num_tokens: int) -> None:
@@ -56,7 +101,7 @@ class _Run:
         heads = spec.num_heads + 2 * spec.num_kv_heads
         self.qkv = bench.normal(num_tokens, heads * spec.head_dim, dtype=spec.dtype)
         self.positions = bench.integers(0, MAX_POSITIONS, num_tokens)
-        self.cos_sin = _cos_sin(spec.rotary_dim) if spec.rotary_dim else None
+        self.cos_sin = rotary_table(spec.rotary_dim) if spec.rotary_dim else None
         order = torch.randperm(NUM_BLOCKS * spec.block_size, generator=bench.generator)
         self.slots, self.unused = order[:num_tokens], order[num_tokens:]
         axes = (spec.block_size, spec.num_kv_heads)
@@ -69,9 +114,10 @@ class _Run:
                 bench.normal(size * spec.head_dim, dtype=spec.dtype) for size in sizes
             )
 
-    def on(self, bench: Bench, op: object) -> tuple[torch.Tensor, torch.Tensor]:
+    def on(
+        self, bench: Bench, op: Any, *, apart: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """q and the cache after, back on the host."""
-        assert callable(op)
         cache = bench.put(self.cache)
         table = None if self.cos_sin is None else bench.put(self.cos_sin)
 
@@ -81,8 +127,8 @@ class _Run:
             assert isinstance(result, torch.Tensor)
             return result
 
-        inputs = (self.qkv, self.slots, self.positions, *self.weights)
-        q = bench.call(write, *map(bench.put, inputs))
+        qkv = (bench.put_apart if apart else bench.put)(self.qkv)
+        q = bench.call(write, qkv, *map(bench.put, (self.slots, self.positions, *self.weights)))
         return bench.get(q), bench.get(cache)
 
     def exactly(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -107,9 +153,3 @@ class _Run:
 
 def _wide(spec: AttentionInputSpec) -> AttentionInputSpec:
     return replace(spec, kv_dtype="float64")
-
-
-def _cos_sin(rotary_dim: int) -> torch.Tensor:
-    speeds = BASE ** -(torch.arange(0, rotary_dim, 2).double() / rotary_dim)
-    angles = torch.arange(MAX_POSITIONS).double()[:, None] * speeds
-    return torch.cat([angles.cos(), angles.sin()], dim=-1).float()

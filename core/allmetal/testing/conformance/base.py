@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
 import pytest
 import torch
@@ -19,6 +19,7 @@ from allmetal.platform.contract import (
     Broken,
     Device,
     DeviceInfo,
+    OpenOptions,
     Platform,
     Spec,
     Supported,
@@ -26,11 +27,19 @@ from allmetal.platform.contract import (
 )
 from allmetal.platform.reference import kernels as reference_kernels
 from allmetal.platform.select import with_reference
+from allmetal.testing.conformance.draws import draw
+from allmetal.testing.conformance.problems import DTYPES
+from allmetal.testing.poison import PoisonedMemory, poison
 
 TOLERANCE: Mapping[str, float] = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}
 """dtype -> largest ||out - expected|| / ||expected|| of a token's row."""
-DTYPES = tuple(TOLERANCE)
 POISON = float("nan")
+_PAD = 8
+"""Channels of NaN between the rows of a view."""
+_TRIES = 40
+"""Random problems looked at until one is claimed."""
+
+assert set(TOLERANCE) == set(DTYPES)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,17 +63,36 @@ class Bench:
 
     def claiming(self, spec: Spec) -> list[AnyKernel]:
         """Its kernels that take `spec`; skips the test, with their reasons, if none does."""
-        reasons, taken = [], []
+        taken, reasons = self._ask(spec)
+        if not taken:
+            _skip(spec.family, reasons)
+        return taken
+
+    def drawn(self, family: str) -> tuple[Any, list[AnyKernel]]:
+        """A random problem that some kernel of its own takes, and those kernels."""
+        reasons: list[str] = []
+        for _ in range(_TRIES):
+            spec = draw(family, self.generator)
+            taken, reasons = self._ask(spec)
+            if taken:
+                print("drawn", spec)
+                return spec, taken
+        _skip(family, reasons)
+
+    def taking(self, spec: Spec) -> list[AnyKernel]:
+        """Its kernels that take `spec`, if any."""
+        return self._ask(spec)[0]
+
+    def _ask(self, spec: Spec) -> tuple[list[AnyKernel], list[str]]:
+        """(kernels that take it, why the others do not)."""
+        taken, reasons = [], []
         for kernel in self.own.get(spec.family, ()):
             answer = kernel.supports(spec)
             if isinstance(answer, Unsupported):
                 reasons.append(f"{kernel.name}: {answer.reason}")
             else:
                 taken.append(kernel)
-        if not taken:
-            why = "; ".join(reasons) or "it brings none"
-            pytest.skip(f"needs a {spec.family} kernel that takes this spec ({why})")
-        return taken
+        return taken, reasons
 
     def normal(self, *shape: int, dtype: str = "float32") -> torch.Tensor:
         """Fresh standard normal values on the host."""
@@ -82,6 +110,16 @@ class Bench:
         moved = x.to(self.device.torch_device)
         return moved.clone() if moved is x else moved
 
+    def put_apart(self, x: torch.Tensor) -> torch.Tensor:
+        """A copy on the device whose rows lie apart, with NaN between them."""
+        flat = x.flatten(1)
+        wide = torch.empty(
+            flat.shape[0], flat.shape[1] + _PAD, dtype=x.dtype, device=self.device.torch_device
+        )
+        rows = poison(wide)[:, : flat.shape[1]]
+        rows.copy_(flat)
+        return rows.unflatten(1, x.shape[1:]) if x.dim() > 2 else rows
+
     def put_batch(self, batch: AttentionBatch) -> AttentionBatch:
         return replace(
             batch,
@@ -97,18 +135,20 @@ class Bench:
         return x.cpu()
 
     def call(self, op: Callable[..., Any], *inputs: Any) -> Any:
-        """Runs `op` where memory it may be handed for its output holds NaN, and checks that it
+        """Runs `op` where memory that it is handed for its output holds NaN, and checks that it
         leaves its inputs alone."""
         kept = [(x, x.clone()) for x in inputs if isinstance(x, torch.Tensor)]
-        self._poison(inputs)
-        result = op(*inputs)
+        self._leave_nan(inputs)
+        with PoisonedMemory():
+            result = op(*inputs)
         self.device.synchronize()
         for index, (now, before) in enumerate(kept):
             assert same_bits(now, before), f"input tensor {index} was overwritten"
         return result
 
-    def _poison(self, inputs: Sequence[Any]) -> None:
-        """Allocators like to reuse what was just freed: leave NaN there, in the inputs' sizes."""
+    def _leave_nan(self, inputs: Sequence[Any]) -> None:
+        """For kernels that do not take their memory from torch: allocators like to reuse what was
+        just freed."""
         largest = max((x.numel() for x in inputs if isinstance(x, torch.Tensor)), default=0)
         for size in {largest, largest // 2, 2 * largest} - {0}:
             for dtype in (torch.float32, torch.bfloat16):
@@ -116,11 +156,27 @@ class Bench:
 
 
 class Conformance:
-    """Fixtures.  A subclass overrides `platform`."""
+    """Fixtures.  A subclass overrides `platform`; it may override `seed` to see a failure again.
+
+    `level` says what a part of the kit is about: 0 words, 1 kernels and device, 2 whole models,
+    3 several devices.
+    """
+
+    level: ClassVar[int]
 
     @pytest.fixture
     def platform(self) -> Platform:
         raise NotImplementedError("override the fixture `platform`")
+
+    @pytest.fixture
+    def seed(self) -> int:
+        """A fresh one every time, printed when a test fails."""
+        return torch.Generator().seed()
+
+    @pytest.fixture
+    def options(self) -> OpenOptions:
+        """Threads enough to meet each other, and few enough for problems this small."""
+        return OpenOptions(threads=2)
 
     @pytest.fixture
     def device_info(self, platform: Platform) -> DeviceInfo:
@@ -131,13 +187,27 @@ class Conformance:
         return answer[0]
 
     @pytest.fixture
-    def bench(self, platform: Platform, device_info: DeviceInfo) -> Iterator[Bench]:
-        """A fresh seed every time, printed when a test fails."""
-        generator = torch.Generator()
-        print("seed", generator.seed())
-        device = platform.open(device_info)
+    def bench(
+        self, platform: Platform, device_info: DeviceInfo, options: OpenOptions, seed: int
+    ) -> Iterator[Bench]:
+        print("seed", seed)
+        device = platform.open(device_info, options)
+        generator = torch.Generator().manual_seed(seed)
         yield Bench(platform=platform, info=device_info, device=device, generator=generator)
         device.close()
+
+
+COVERS = "allmetal_covers"
+
+
+def covers(*features: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Marks a test as evidence for features that no spec names."""
+
+    def mark(test: Callable[..., None]) -> Callable[..., None]:
+        setattr(test, COVERS, features)
+        return test
+
+    return mark
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -152,7 +222,25 @@ def expected_op(spec: Any) -> Any:
     (kernel,) = reference_kernels()[exact.family]
     answer = kernel.supports(exact)
     assert isinstance(answer, Supported), answer
-    return kernel.build(exact)
+    return _InOneThread(kernel.build(exact))
+
+
+class _InOneThread:
+    """An op whose problems are too small for threads that wait for each other."""
+
+    def __init__(self, op: Any) -> None:
+        self._op = op
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._op, name)
+
+    def __call__(self, *inputs: Any) -> Any:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self._op(*inputs)
+        finally:
+            torch.set_num_threads(before)
 
 
 def check(
@@ -204,3 +292,8 @@ def _word(name: str, value: Any) -> str:
         inner = "-".join(str(getattr(value, f.name)) for f in fields(value))
         return f"{value.kind}-{inner}"
     return f"{''.join(part[0] for part in name.split('_'))}{value}"
+
+
+def _skip(family: str, reasons: Sequence[str]) -> NoReturn:
+    why = "; ".join(reasons) or "it brings none"
+    pytest.skip(f"needs a {family} kernel that takes this spec ({why})")

@@ -18,6 +18,8 @@ SHAPES = ((1, 1, 5), (1, 7, 130), (2, 33, 70), (3, 40, 3000))
 
 
 class DecodeStateConformance(Conformance):
+    level = 1
+
     @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
     @pytest.mark.parametrize("spec", DECODE_STATE, ids=title)
     def test_decode_state_is_what_it_claims(

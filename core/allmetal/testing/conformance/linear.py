@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import assert_never
 
 import pytest
 import torch
 
+from allmetal.platform.contract import AnyKernel
 from allmetal.platform.specs import (
     DenseWeight,
     GGUFWeight,
@@ -26,6 +27,7 @@ from allmetal.testing.conformance.base import (
     expected_op,
     title,
 )
+from allmetal.testing.conformance.draws import draw_num_tokens
 from allmetal.testing.conformance.problems import LINEAR
 
 NUM_TOKENS = (0, 1, 7, 33)
@@ -33,28 +35,81 @@ ROUNDED_ACTIVATIONS = 1e-2
 """Where activations are rounded to integers, one step's difference is not an error."""
 
 
+SOME = [
+    s
+    for s in LINEAR
+    if (isinstance(s.weight, DenseWeight) and (s.in_features, s.bias) == (96, True))
+    or s.weight in (IntWeight(), GGUFWeight(type="Q4_K"))
+]
+
+
 class LinearConformance(Conformance):
+    level = 1
+
     @pytest.mark.parametrize("spec", LINEAR, ids=title)
     def test_linear_is_what_it_claims(self, bench: Bench, spec: LinearSpec) -> None:
-        tensors = stored_weight(bench, spec)
-        bias = bench.normal(spec.out_features, dtype=spec.dtype) if spec.bias else None
-        exact = expected_op(spec)
-        packed = exact.pack(tensors)
-        tolerance = TOLERANCE[spec.dtype]
-        if isinstance(spec.weight, IntWeight) and spec.weight.act_dtype:
-            tolerance = max(tolerance, ROUNDED_ACTIVATIONS)
+        hold(bench, spec, bench.claiming(spec), NUM_TOKENS)
+
+    @pytest.mark.parametrize("number", range(10))
+    def test_linear_of_any_shape_is_what_it_claims(self, bench: Bench, number: int) -> None:
+        spec, kernels = bench.drawn("linear")
+        hold(bench, spec, kernels, [draw_num_tokens(bench.generator)])
+
+    @pytest.mark.parametrize("spec", SOME, ids=title)
+    def test_linear_takes_rows_that_lie_apart(self, bench: Bench, spec: LinearSpec) -> None:
+        hold(bench, spec, bench.claiming(spec), NUM_TOKENS, apart=True)
+
+    @pytest.mark.parametrize("spec", SOME, ids=title)
+    def test_linear_keeps_nothing_from_one_call_to_the_next(
+        self, bench: Bench, spec: LinearSpec
+    ) -> None:
+        tensors, bias = _stored(bench, spec)
         for kernel in bench.claiming(spec):
             op = kernel.build(spec)
-            # Packing may keep the tensors, so each kernel gets its own.
             weight = op.pack({name: bench.put(t) for name, t in tensors.items()})
-            for num_tokens in NUM_TOKENS:
-                x = bench.normal(num_tokens, spec.in_features, dtype=spec.dtype)
-                inputs, wide = [x], None
-                if bias is not None:
-                    inputs, wide = [x, bias], bias.double()
-                run = _without_weight(op, weight)
-                y = bench.get(bench.call(run, *map(bench.put, inputs)))
-                check(y, exact(x.double(), packed, wide), spec.dtype, tolerance=tolerance)
+            run = _without_weight(op, weight)
+            there = [] if bias is None else [bench.put(bias)]
+            x, louder = (s * bench.normal(7, spec.in_features, dtype=spec.dtype) for s in (1, 50))
+            answers = [
+                bench.get(bench.call(run, bench.put(each), *there)) for each in (x, louder, x)
+            ]
+            check(answers[2], answers[0], spec.dtype)
+
+
+def hold(
+    bench: Bench,
+    spec: LinearSpec,
+    kernels: Iterable[AnyKernel],
+    sizes: Iterable[int],
+    *,
+    apart: bool = False,
+) -> None:
+    """Each kernel's products with one weight against the reference's."""
+    tensors, bias = _stored(bench, spec)
+    exact = expected_op(spec)
+    packed = exact.pack(tensors)
+    tolerance = TOLERANCE[spec.dtype]
+    if isinstance(spec.weight, IntWeight) and spec.weight.act_dtype:
+        tolerance = max(tolerance, ROUNDED_ACTIVATIONS)
+    there = [] if bias is None else [bench.put(bias)]
+    # Packing may keep the tensors, so each kernel gets its own.
+    runs = [
+        _without_weight(op, op.pack({name: bench.put(t) for name, t in tensors.items()}))
+        for op in (kernel.build(spec) for kernel in kernels)
+    ]
+    for num_tokens in sizes:
+        x = bench.normal(num_tokens, spec.in_features, dtype=spec.dtype)
+        expected = exact(x.double(), packed, None if bias is None else bias.double())
+        for run in runs:
+            y = bench.call(run, (bench.put_apart if apart else bench.put)(x), *there)
+            check(bench.get(y), expected, spec.dtype, tolerance=tolerance)
+
+
+def _stored(
+    bench: Bench, spec: LinearSpec
+) -> tuple[Mapping[str, torch.Tensor], torch.Tensor | None]:
+    bias = bench.normal(spec.out_features, dtype=spec.dtype) if spec.bias else None
+    return stored_weight(bench, spec), bias
 
 
 def _without_weight(op: LinearOp, weight: PackedWeight) -> Callable[..., torch.Tensor]:

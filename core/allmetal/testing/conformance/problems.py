@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from allmetal.platform.contract import Spec
+from allmetal.platform.features import REGISTRY, features_of
 from allmetal.platform.specs import (
     Activation,
     AttentionInputSpec,
@@ -22,7 +23,8 @@ from allmetal.platform.specs import (
 )
 
 DTYPES = ("float32", "bfloat16", "float16")
-NARROW = ("float8_e4m3fn", "int8")
+NARROW = ("float8_e4m3fn", "float8_e5m2", "int8")
+GGML_TYPES = ("Q4_0", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 
 _HEADS = AttentionSpec(
     dtype="float32",
@@ -40,11 +42,12 @@ def _attention() -> list[AttentionSpec]:
     one = plain[1]
     return [
         *plain,
-        *(replace(plain[0], head_dim=d, scale=d**-0.5) for d in (32, 80, 96, 128, 256)),
+        *(replace(plain[0], head_dim=d, scale=d**-0.5) for d in (32, 80, 96, 128, 192, 256)),
+        *(replace(one, head_dim=d, scale=d**-0.5) for d in (80, 128)),
         replace(plain[0], num_heads=5, num_kv_heads=5),
         replace(plain[0], num_heads=7, num_kv_heads=1),
-        replace(plain[0], block_size=32),
-        *(replace(p, window=w) for p in plain[:2] for w in (1, 24, 4096)),
+        *(replace(p, block_size=b) for p in plain[:2] for b in (8, 32, 64)),
+        *(replace(p, window=w) for p in plain[:2] for w in (1, 16, 24, 4096)),
         *(replace(p, soft_cap=5.0) for p in plain[:2]),
         *(replace(p, sinks=True) for p in plain[:2]),
         replace(one, window=24, soft_cap=5.0, head_dim=256, scale=0.0625),
@@ -77,7 +80,10 @@ def _attention_input() -> list[AttentionInputSpec]:
         {"qk_norm": "full"},
         {"qk_norm": "head", "norm_offset": 1.0, "head_dim": 80, "rotary_dim": 80},
         {"num_heads": 3, "num_kv_heads": 3, "head_dim": 32, "rotary_dim": 32},
+        {"block_size": 8},
+        {"block_size": 64, "dtype": "bfloat16", "kv_dtype": "bfloat16"},
         {"kv_dtype": "float8_e4m3fn"},
+        {"kv_dtype": "float8_e5m2"},
     ]
     return [*some, *(replace(p, **c) for p in layouts for c in changes)]
 
@@ -104,8 +110,7 @@ def _linear() -> list[LinearSpec]:
             (8, 32, "int8"),
         )
     ]
-    types = ("Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
-    gguf = [of(d, GGUFWeight(type=t), (256, 19)) for d in DTYPES[:2] for t in types]
+    gguf = [of(d, GGUFWeight(type=t), (256, 19)) for d in DTYPES[:2] for t in GGML_TYPES]
     return [*dense, *ints, of("bfloat16", IntWeight(), sizes[2], True), *gguf]
 
 
@@ -143,6 +148,14 @@ GATED_ACTIVATION = _activations()
 SAMPLING = [SamplingSpec(vocab_size=v) for v in (1, 17, 1000, 32003)]
 DECODE_STATE = [DecodeStateSpec(block_size=size) for size in (1, 16, 24)]
 
+
+def _tells(feature: str, spec: Spec) -> bool:
+    """Whether taking `spec` is what a claim of `feature` means: of a dtype, dense products."""
+    if feature.startswith("dtype."):
+        return isinstance(spec, LinearSpec) and isinstance(spec.weight, DenseWeight)
+    return not feature.startswith("kv_dtype.") or isinstance(spec, AttentionSpec)
+
+
 SPECS: Sequence[Spec] = [
     *ATTENTION,
     *ATTENTION_INPUT,
@@ -154,16 +167,8 @@ SPECS: Sequence[Spec] = [
 ]
 
 NATIVE_MEANS: Mapping[str, Sequence[Spec]] = {
-    "attention.sliding_window": [s for s in ATTENTION if s.window == 24],
-    "attention.soft_cap": [s for s in ATTENTION if s.soft_cap],
-    "attention.sinks": [s for s in ATTENTION if s.sinks],
-    "kv_dtype.float8_e4m3fn": [s for s in ATTENTION if s.kv_dtype == "float8_e4m3fn"],
-    "kv_dtype.int8": [s for s in ATTENTION if s.kv_dtype == "int8"],
-    "quant.int8": [s for s in LINEAR if isinstance(s.weight, IntWeight)],
-    "quant.gguf": [s for s in LINEAR if isinstance(s.weight, GGUFWeight)],
-    **{
-        f"dtype.{d}": [s for s in LINEAR if s.dtype == d and isinstance(s.weight, DenseWeight)]
-        for d in DTYPES
-    },
+    feature: specs
+    for feature in REGISTRY
+    if (specs := [spec for spec in SPECS if feature in features_of(spec) and _tells(feature, spec)])
 }
 """Feature -> specs of which a native platform's own kernels take at least one."""

@@ -36,6 +36,8 @@ class Options:
 
 
 class SamplingConformance(Conformance):
+    level = 1
+
     @pytest.mark.parametrize("spec", SAMPLING, ids=title)
     def test_sampling_draws_what_the_reference_draws(
         self, bench: Bench, spec: SamplingSpec
@@ -78,6 +80,31 @@ class SamplingConformance(Conformance):
                 for row in order[:12, None]:
                     alone = _draw(bench, op, logits[row], options.rows(row))
                     assert torch.equal(together[row], alone)
+
+    def test_sampling_takes_logits_whose_rows_lie_apart(self, bench: Bench) -> None:
+        spec = SAMPLING[2]
+        num_rows = _num_rows(spec)
+        logits, every = (
+            3 * bench.normal(num_rows, spec.vocab_size),
+            _random_options(bench, num_rows),
+        )
+        for kernel in bench.claiming(spec):
+            op = kernel.build(spec)
+            for options in (every, Options(temperature=None)):
+                apart = _draw(bench, op, logits, options, apart=True)
+                assert torch.equal(_draw(bench, op, logits, options), apart), kernel.name
+
+    def test_sampling_keeps_nothing_from_one_call_to_the_next(self, bench: Bench) -> None:
+        spec = SAMPLING[2]
+        num_rows = _num_rows(spec)
+        logits, every = (
+            3 * bench.normal(num_rows, spec.vocab_size),
+            _random_options(bench, num_rows),
+        )
+        for kernel in bench.claiming(spec):
+            op = kernel.build(spec)
+            first, _, again = (_draw(bench, op, x, every) for x in (logits, -9 * logits, logits))
+            assert torch.equal(first, again), kernel.name
 
     def test_sampling_takes_an_empty_batch_and_the_ends_of_the_interval(self, bench: Bench) -> None:
         spec = SAMPLING[2]
@@ -124,7 +151,9 @@ def _random_options(bench: Bench, num_rows: int) -> Options:
     )
 
 
-def _draw(bench: Bench, op: object, logits: torch.Tensor, options: Options) -> torch.Tensor:
+def _draw(
+    bench: Bench, op: object, logits: torch.Tensor, options: Options, *, apart: bool = False
+) -> torch.Tensor:
     assert callable(op)
     there = [None if x is None else bench.put(x) for x in options.tuple()]
     scores = bench.put(logits)

@@ -27,6 +27,7 @@ class _Op:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         x = x.contiguous()
         y = torch.empty_like(x)
+        residual = None if residual is None else residual.contiguous()
         s = x if residual is None else torch.empty_like(x)
         self._run(
             y.data_ptr(),

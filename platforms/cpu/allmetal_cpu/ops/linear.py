@@ -94,7 +94,8 @@ class _TorchInt8:
         self, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None
     ) -> torch.Tensor:
         values, scale = cast("tuple[torch.Tensor, torch.Tensor]", weight)
-        y = torch._weight_int8pack_mm(x, values, scale)
+        # torch reads rows as if they touched, whatever their stride says.
+        y = torch._weight_int8pack_mm(x.contiguous(), values, scale)
         return y if bias is None else y.add_(bias)
 
 
