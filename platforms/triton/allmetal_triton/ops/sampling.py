@@ -55,7 +55,10 @@ class _Tops:
 class _Op:
     def __init__(self, spec: SamplingSpec) -> None:
         self._size = spec.vocab_size
-        self._chunks = triton.cdiv(spec.vocab_size, _CHUNK)
+        padded: int = triton.next_power_of_2(spec.vocab_size)
+        self._chunk = min(_CHUNK, padded)
+        self._at_once = min(_SEARCHED_AT_ONCE, padded)
+        self._chunks = triton.cdiv(spec.vocab_size, self._chunk)
         self._row_of_chunks = triton.next_power_of_2(self._chunks)
 
     def __call__(
@@ -95,7 +98,7 @@ class _Op:
             logits.stride(0),
             self._size,
             self._chunks,
-            CHUNK=_CHUNK,
+            CHUNK=self._chunk,
             S=self._row_of_chunks,
             num_warps=8,
         )
@@ -123,7 +126,7 @@ class _Op:
             logits.stride(0),
             self._size,
             self._chunks,
-            CHUNK=_CHUNK,
+            CHUNK=self._chunk,
             num_warps=8,
         )
         return known
@@ -157,7 +160,7 @@ class _Op:
             self._chunks,
             CAPACITY=_LIKELY,
             S=self._row_of_chunks,
-            BLOCK=_SEARCHED_AT_ONCE,
+            BLOCK=self._at_once,
             num_warps=16,
         )
         return least
@@ -175,7 +178,7 @@ class _Op:
             logits.stride(0),
             self._size,
             self._chunks,
-            CHUNK=_CHUNK,
+            CHUNK=self._chunk,
             S=self._row_of_chunks,
             num_warps=8,
         )

@@ -1,0 +1,129 @@
+"""On a GPU: recorded steps give the host's tokens, and a steady step never waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import make_tiny_llama
+
+from allmetal.config import EngineConfig
+from allmetal.engine.engine import Engine
+from allmetal.platform.specs import FAMILIES
+from allmetal.request import Request, SamplingParams
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+REFERENCE = dict.fromkeys(FAMILIES, "reference")
+LENGTHS = [3, 40, 17, 1, 90, 5, 23, 64, 33, 11]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
+
+
+def engine_of(folder: Path, **options: Any) -> Engine:
+    config = EngineConfig(
+        model=str(folder),
+        dtype="float32",
+        fallback="error",
+        **{
+            "kv_cache_memory": 1 << 22,
+            "max_num_seqs": 6,
+            "max_num_batched_tokens": 64,
+            **options,
+        },
+    )
+    return Engine.from_config(config)
+
+
+def requests(**sampling: Any) -> list[Request]:
+    generator = torch.Generator().manual_seed(0)
+    kind = {"temperature": 0.0, "ignore_eos": True, **sampling}
+    return [
+        Request(
+            request_id=f"r{number}",
+            prompt_token_ids=torch.randint(2, 300, (length,), generator=generator).tolist(),
+            sampling=SamplingParams(max_tokens=60 + 6 * number, **kind),
+        )
+        for number, length in enumerate(LENGTHS)
+    ]
+
+
+def serve(engine: Engine, asked: list[Request]) -> dict[str, list[int]]:
+    """Their tokens; they come two at a time, so that batches grow and shrink."""
+    tokens: dict[str, list[int]] = {request.request_id: [] for request in asked}
+    waiting = list(asked)
+    while waiting or engine.has_work:
+        for request in waiting[:2]:
+            engine.add(request)
+        del waiting[:2]
+        for _ in range(7):
+            for delta in engine.step():
+                assert delta.error is None, delta.error
+                tokens[delta.request_id] += delta.token_ids
+    return tokens
+
+
+def replays(engine: Engine) -> list[int]:
+    """The sizes of graphs that are replayed from now on."""
+    graphs = engine.executor._runner._graphs  # type: ignore[attr-defined]
+    used: list[int] = []
+    for made in graphs._recorded:
+        graph, size = made.graph, made.size
+
+        class Counted:
+            def replay(self, graph: Any = graph, size: int = size) -> None:
+                used.append(size)
+                graph.replay()
+
+        made.graph = Counted()
+    return used
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_greedy_tokens_are_those_of_the_reference_on_the_host(folder: Path) -> None:
+    host = engine_of(folder, platform="cpu", kernel=REFERENCE, threads=1)
+    expected = serve(host, requests())
+    host.close()
+    engine = engine_of(folder, platform="cuda", kv_cache_memory=1 << 18)
+    used = replays(engine)
+    assert expected == serve(engine, requests())
+    assert set(used) == {1, 2, 4, 6}
+    assert engine.stats().num_preemptions > 0
+    engine.close()
+    plain = engine_of(folder, platform="cuda", graph_capture=False)
+    assert expected == serve(plain, requests())
+    plain.close()
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 3}, {"repetition_penalty": 1.2, "logprobs": 2}],
+    ids=["greedy", "sampled", "penalised"],
+)
+def test_a_steady_step_never_waits_for_the_device(folder: Path, sampling: dict[str, Any]) -> None:
+    engine = engine_of(folder, platform="cuda")
+    for request in requests(**sampling)[:5]:
+        engine.add(request)
+    for _ in range(12):
+        engine.step()
+    used = replays(engine)
+    with no_waiting():
+        deltas = [engine.step() for _ in range(30)]
+    assert used == [6] * 30
+    assert all(len(step) == 5 for step in deltas)
+    engine.close()
