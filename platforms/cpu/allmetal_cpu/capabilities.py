@@ -10,11 +10,14 @@ from allmetal.platform.contract import (
     Native,
     Unsupported,
 )
+from allmetal_cpu.native.find import find
 from allmetal_cpu.probe import native_bfloat16
 
 
 def table(device: DeviceInfo) -> CapabilityTable:
     bf16 = native_bfloat16(device)
+    library = find()
+    built = not isinstance(library, Unsupported)
     one_rank = Unsupported("allmetal-cpu has no communicator: one process uses all cores")
     narrow_kv = Unsupported("allmetal-cpu's attention keeps keys and values in the model's dtype")
     capabilities: dict[str, Capability] = {
@@ -28,8 +31,10 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "dtype.float16": Emulated("widened to float32 in parts: slower than float32"),
         "kv_dtype.float8_e4m3fn": narrow_kv,
         "kv_dtype.int8": narrow_kv,
-        "quant.int8": Native("int8 weights, one scale a row"),
-        "quant.gguf": Emulated("expanded to the model's dtype at load: no memory is saved"),
+        "quant.int8": Native("int8 weights"),
+        "quant.gguf": Native("blocks are decoded into the nearest cache")
+        if built
+        else Emulated("expanded to the model's dtype at load: no memory is saved"),
         "quant.fp8": Unsupported("CPUs have no 8-bit floating point arithmetic"),
         "attention.sliding_window": Native("paged attention"),
         "attention.soft_cap": Native("paged attention"),

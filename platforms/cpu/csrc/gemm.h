@@ -151,24 +151,24 @@ AM_INLINE GemmTile<T> gemm_tile_for(int64_t mr) {
 }
 
 // out[M][N] = x[M] . w[N]; N is at most MAX_N, C a multiple of Pack<T>::K, and a row of `out` has
-// room for N rounded up to whole tiles.  While a slice is multiplied the next is asked for.
-template <class T>
-AM_INLINE void gemm(const T* x, int64_t ldx, int64_t M, const T* w, int64_t ldw, int64_t N,
-                    int64_t C, float* out, int64_t ldo) {
+// room for N rounded up to whole tiles.  rows(c, size, ld) gives channels c .. c + size - 1 of w;
+// ahead(n, c) is where that of row n and channels from c comes from, asked for while the slice
+// before it is multiplied.
+template <class T, class Rows, class Ahead>
+AM_INLINE void gemm(const T* x, int64_t ldx, int64_t M, int64_t N, int64_t C, const Rows& rows,
+                    const Ahead& ahead, float* out, int64_t ldo) {
   alignas(64) typename Pack<T>::Element packed[SLICE * MAX_N];
   const int64_t num_blocks = (M + MAX_MR - 1) / MAX_MR;
-  const int64_t lines = SLICE * sizeof(T) / 64;
   for (int64_t c = 0; c < C; c += SLICE) {
     const int64_t size = C - c < SLICE ? C - c : SLICE;
-    const T* next = c + SLICE < C ? w + c + SLICE : w + N * ldw;
+    int64_t ldw;
+    const T* w = rows(c, size, ldw);
     for (int64_t n = 0; n < N; n += COLUMNS)
-      Pack<T>::pack(w + n * ldw + c, ldw, N - n < COLUMNS ? N - n : COLUMNS, size,
+      Pack<T>::pack(w + n * ldw, ldw, N - n < COLUMNS ? N - n : COLUMNS, size,
                     packed + n * SLICE);
     for (int64_t i = 0; i < num_blocks; i++) {
       const int64_t m = M * i / num_blocks, mr = M * (i + 1) / num_blocks - m;
-      for (int64_t row = N * i / num_blocks; row < N * (i + 1) / num_blocks; row++)
-        for (int64_t line = 0; line < lines; line++)
-          prefetch(reinterpret_cast<const char*>(next + row * ldw) + line * 64);
+      for (int64_t n = N * i / num_blocks; n < N * (i + 1) / num_blocks; n++) ahead(n, c + SLICE);
       for (int64_t n = 0; n < N; n += COLUMNS)
         gemm_tile_for<T>(mr)(x + m * ldx + c, ldx, packed + n * SLICE, size, c > 0,
                              out + m * ldo + n, ldo);

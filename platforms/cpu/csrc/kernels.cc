@@ -11,7 +11,8 @@
 #define AM_JOIN_(a, b) a##b
 #define AM_JOIN(a, b) AM_JOIN_(a, b)
 #define AM_TYPED(T) \
-  {AM_ISA::linear<T>, AM_ISA::attention<T>, AM_ISA::attention_input<T>, AM_ISA::rms_norm<T>, \
+  {AM_ISA::linear<T>,    AM_ISA::linear_int8<T>,     AM_ISA::linear_blocks<T>, \
+   AM_ISA::attention<T>, AM_ISA::attention_input<T>, AM_ISA::rms_norm<T>,      \
    AM_ISA::gated_activation<T>}
 
 namespace allmetal {

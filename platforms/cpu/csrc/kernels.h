@@ -12,6 +12,14 @@ struct Typed {
   // y [M, N] = x [M, C] w [N, C]^T + bias [N]
   void (*linear)(T* y, const T* x, const T* w, const T* bias, int64_t M, int64_t N, int64_t C);
 
+  // w [N, C] int8; scale [N], or [N, C / group] where group is not 0
+  void (*linear_int8)(T* y, const T* x, const int8_t* w, const float* scale, const T* bias,
+                      int64_t M, int64_t N, int64_t C, int64_t group);
+
+  // w [N, bytes]: rows of blocks of GGML's format number `type`
+  void (*linear_blocks)(T* y, const T* x, const uint8_t* w, const T* bias, int64_t M, int64_t N,
+                        int64_t C, int type);
+
   // q, out [T, H, D]; cache [blocks, 2, K, block_size, D]; window and soft_cap 0 for none
   void (*attention)(T* out, const T* q, const T* cache, const int32_t* block_table,
                     int64_t table_stride, const int32_t* query_start, const int32_t* seq_lens,

@@ -3,12 +3,11 @@
 #include <cstring>
 
 #include "kernels.h"
+#include "pool.h"
 
 #define AM_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace allmetal {
-
-int num_threads = 1;
 
 namespace {
 
@@ -51,6 +50,15 @@ AM_EXPORT void am_limit_isa(const char* name) { chosen = allmetal::choose(name);
   AM_EXPORT void am_linear_##NAME(T* y, const T* x, const T* w, const T* bias, int64_t M,        \
                                   int64_t N, int64_t C) {                                        \
     chosen->NAME.linear(y, x, w, bias, M, N, C);                                                 \
+  }                                                                                              \
+  AM_EXPORT void am_linear_int8_##NAME(T* y, const T* x, const int8_t* w, const float* scale,    \
+                                       const T* bias, int64_t M, int64_t N, int64_t C,           \
+                                       int64_t group) {                                          \
+    chosen->NAME.linear_int8(y, x, w, scale, bias, M, N, C, group);                              \
+  }                                                                                              \
+  AM_EXPORT void am_linear_blocks_##NAME(T* y, const T* x, const uint8_t* w, const T* bias,      \
+                                         int64_t M, int64_t N, int64_t C, int type) {            \
+    chosen->NAME.linear_blocks(y, x, w, bias, M, N, C, type);                                    \
   }                                                                                              \
   AM_EXPORT void am_attention_##NAME(                                                            \
       T* out, const T* q, const T* cache, const int32_t* block_table, int64_t table_stride,      \

@@ -31,6 +31,7 @@ typedef int32_t i32u __attribute__((vector_size(W * 4), aligned(4), may_alias));
 typedef uint16_t bf16;  // the upper half of a float
 
 AM_INLINE float to_float(float x) { return x; }
+AM_INLINE float to_float(int8_t x) { return float(x); }
 AM_INLINE float to_float(bf16 x) {
   uint32_t bits = uint32_t(x) << 16;
   float out;
@@ -61,6 +62,10 @@ AM_INLINE f32 load(const bf16* p) {
   __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return (f32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
 }
+AM_INLINE f32 load(const int8_t* p) {
+  __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return (f32)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
 AM_INLINE void store(bf16* p, f32 x) {
 #if defined(__AVX512BF16__)
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh((__m512)x));
@@ -89,6 +94,10 @@ AM_INLINE f32 load(const bf16* p) {
   __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return (f32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16);
 }
+AM_INLINE f32 load(const int8_t* p) {
+  __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return (f32)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+}
 AM_INLINE f32 max(f32 a, f32 b) { return (f32)_mm256_max_ps((__m256)a, (__m256)b); }
 AM_INLINE f32 min(f32 a, f32 b) { return (f32)_mm256_min_ps((__m256)a, (__m256)b); }
 AM_INLINE i32 to_nearest(f32 x) { return (i32)_mm256_cvtps_epi32((__m256)x); }
@@ -99,6 +108,11 @@ AM_INLINE f32 to_f32(i32 x) { return (f32)_mm256_cvtepi32_ps((__m256i)x); }
 AM_INLINE f32 load(const bf16* p) {
   f32 out;
   for (int i = 0; i < W; i++) out[i] = to_float(p[i]);
+  return out;
+}
+AM_INLINE f32 load(const int8_t* p) {
+  f32 out;
+  for (int i = 0; i < W; i++) out[i] = float(p[i]);
   return out;
 }
 AM_INLINE f32 max(f32 a, f32 b) { return a > b ? a : b; }

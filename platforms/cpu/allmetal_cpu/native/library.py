@@ -7,10 +7,12 @@ from ctypes import c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import torch
 
 from allmetal.platform.contract import Unsupported
+from allmetal_cpu.native.find import find
 
 VERSION = 1
 """Of the interface; raised when a function's parameters change."""
@@ -20,6 +22,8 @@ DTYPES = {"bfloat16": "bf16", "float32": "f32"}
 
 _SIGNATURES = {
     "linear": (*[c_void_p] * 4, *[c_int64] * 3),
+    "linear_int8": (*[c_void_p] * 5, *[c_int64] * 4),
+    "linear_blocks": (*[c_void_p] * 4, *[c_int64] * 3, c_int),
     "attention": (*[c_void_p] * 4, c_int64, *[c_void_p] * 3, *[c_int64] * 6, c_float, c_float),
     "attention_input": (*[c_void_p] * 8, *[c_int64] * 6, c_int, c_int, c_float, c_float),
     "rms_norm": (*[c_void_p] * 5, *[c_int64] * 2, c_float, c_float, c_int),
@@ -45,20 +49,14 @@ class Library:
         function = getattr(handle, f"am_{name}_{DTYPES[dtype]}")
         function.argtypes = _SIGNATURES[name]
         function.restype = None
-        return function
+        return cast("ctypes._NamedFuncPointer", function)
 
 
 @cache
 def load() -> Library | Unsupported:
-    import allmetal_cpu
-
-    # An editable install puts what was built into another folder of the same package.
-    places = [Path(folder) / "liballmetal_cpu.so" for folder in allmetal_cpu.__path__]
-    path = next((place for place in places if place.exists()), None)
-    if path is None:
-        return Unsupported(
-            "native library not built: install a C++ compiler, then reinstall allmetal-cpu"
-        )
+    path = find()
+    if isinstance(path, Unsupported):
+        return path
     try:
         return open_library(path)
     except (OSError, AttributeError) as error:
@@ -66,7 +64,7 @@ def load() -> Library | Unsupported:
 
 
 def open_library(path: Path) -> Library | Unsupported:
-    """Raises OSError where the loader refuses it.  torch must be loaded: its OpenMP is shared."""
+    """Raises OSError where the loader refuses it."""
     long, short = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
     found = long.am_version()
     if found != VERSION:

@@ -1,29 +1,54 @@
-"""y = x W^T + b over dense weights where they lie, row-major as in the checkpoint: no second copy,
-and a weight that is also an embedding table is shared.
+"""y = x W^T + b over weights where they lie, row-major as in the checkpoint: no second copy, and a
+weight that is also an embedding table is shared.  Quantised ones are decoded some rows at a time
+into the nearest cache, so that only their own bytes are read from memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import assert_never
 
 import torch
 
-from allmetal.platform.specs import DenseWeight, LinearOp, LinearSpec, PackedWeight
+from allmetal.platform.specs import (
+    DenseWeight,
+    GGUFWeight,
+    IntWeight,
+    LinearOp,
+    LinearSpec,
+    PackedWeight,
+)
+from allmetal.quant.ggml import NAMES
 from allmetal_cpu.native import pages
 from allmetal_cpu.native.kernel import NativeKernel, refuse_dtype
 from allmetal_cpu.native.library import Library, pointer
 
+_BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+_NUMBERS = {name: number for number, name in NAMES.items() if name in _BLOCKS}
+
 
 def _refuse(spec: LinearSpec) -> str | None:
-    if not isinstance(spec.weight, DenseWeight):
-        return f"multiplies dense weights, not {spec.weight.kind}"
-    if spec.weight.dtype != spec.dtype:
-        return f"weights are {spec.weight.dtype}, activations {spec.dtype}"
+    match spec.weight:
+        case DenseWeight(dtype=dtype):
+            if dtype != spec.dtype:
+                return f"weights are {dtype}, activations {spec.dtype}"
+        case IntWeight() as weight:
+            if weight.act_dtype is not None:
+                return f"keeps activations in {spec.dtype}, not {weight.act_dtype}"
+            if weight.group_size and spec.in_features % weight.group_size:
+                return f"{spec.in_features} channels do not divide by {weight.group_size}"
+        case GGUFWeight(type=ggml_type):
+            if ggml_type not in _NUMBERS:
+                return f"decodes {', '.join(_NUMBERS)}, not {ggml_type}"
+        case other:
+            assert_never(other)
     return refuse_dtype(spec.dtype)
 
 
+# Legend of what follows: M tokens, N outputs, C channels.
+
+
 class _Dense:
-    # M tokens, N outputs, C channels
     def __init__(self, spec: LinearSpec, library: Library) -> None:
         self._run = library.function("linear", spec.dtype)
         self._shape = (spec.out_features, spec.in_features)
@@ -46,4 +71,80 @@ class _Dense:
         return y
 
 
-LINEAR: NativeKernel[LinearSpec, LinearOp] = NativeKernel(_refuse, _Dense)
+class _Int8:
+    def __init__(self, spec: LinearSpec, library: Library) -> None:
+        assert isinstance(spec.weight, IntWeight)
+        self._run = library.function("linear_int8", spec.dtype)
+        self._shape = (spec.out_features, spec.in_features)
+        self._group = spec.weight.group_size
+
+    def pack(self, weights: Mapping[str, torch.Tensor]) -> PackedWeight:
+        weight, scale = weights["weight"].contiguous(), weights["scale"].float().contiguous()
+        assert weight.shape == self._shape
+        pages.prefer_large(weight)
+        return weight, scale
+
+    def __call__(
+        self, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        assert isinstance(weight, tuple)
+        values, scale = weight
+        x = x.contiguous()
+        y = x.new_empty(x.shape[0], self._shape[0])
+        self._run(
+            y.data_ptr(),
+            x.data_ptr(),
+            values.data_ptr(),
+            scale.data_ptr(),
+            pointer(bias),
+            x.shape[0],
+            *self._shape,
+            self._group,
+        )
+        return y
+
+
+class _Blocks:
+    def __init__(self, spec: LinearSpec, library: Library) -> None:
+        assert isinstance(spec.weight, GGUFWeight)
+        self._run = library.function("linear_blocks", spec.dtype)
+        self._shape = (spec.out_features, spec.in_features)
+        self._type = _NUMBERS[spec.weight.type]
+
+    def pack(self, weights: Mapping[str, torch.Tensor]) -> PackedWeight:
+        weight = weights["weight"].contiguous()
+        assert weight.shape[0] == self._shape[0]
+        pages.prefer_large(weight)
+        return weight
+
+    def __call__(
+        self, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        assert isinstance(weight, torch.Tensor)
+        x = x.contiguous()
+        y = x.new_empty(x.shape[0], self._shape[0])
+        self._run(
+            y.data_ptr(),
+            x.data_ptr(),
+            weight.data_ptr(),
+            pointer(bias),
+            x.shape[0],
+            *self._shape,
+            self._type,
+        )
+        return y
+
+
+def _make(spec: LinearSpec, library: Library) -> LinearOp:
+    match spec.weight:
+        case DenseWeight():
+            return _Dense(spec, library)
+        case IntWeight():
+            return _Int8(spec, library)
+        case GGUFWeight():
+            return _Blocks(spec, library)
+        case other:
+            assert_never(other)
+
+
+LINEAR: NativeKernel[LinearSpec, LinearOp] = NativeKernel(_refuse, _make)
