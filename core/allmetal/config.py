@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from allmetal.errors import ConfigError
 
@@ -19,6 +19,9 @@ DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 LoadFormat: TypeAlias = Literal["auto", "safetensors", "gguf", "dummy"]
 Policy: TypeAlias = Literal["fcfs", "priority"]
 Fallback: TypeAlias = Literal["error", "warn", "allow"]
+Fallbacks: TypeAlias = Fallback | Mapping[str, Fallback]
+ALL_FEATURES = "*"
+"""Stands for every feature that is not named."""
 PluginKind: TypeAlias = Literal["platforms", "plugins"]
 
 
@@ -30,6 +33,21 @@ def option(default: Any = MISSING, doc: str = "", **meta: Any) -> Any:
     if default is MISSING:
         return field(metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def parse_fallback(text: str) -> tuple[str, str]:
+    """`error` or `FEATURE=error`.  ConfigError judges the rest."""
+    name, _, policy = text.rpartition("=")
+    return name or ALL_FEATURES, policy
+
+
+_AT_LEAST_ONE = (
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "tensor_parallel_size",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +88,18 @@ class EngineConfig:
         metavar="FAMILY=NAME",
         group="platform",
     )
-    fallback: Fallback = option(
-        "warn", "what to do when an asked feature cannot be had", group="platform"
+    tensor_parallel_size: int = option(
+        1, "devices that share each layer of the model", group="platform"
     )
+    fallback: Fallbacks = option(
+        {},
+        "error, warn or allow: what happens where a feature cannot be had; with FEATURE= for that "
+        "one, also where it was asked for; default: each feature's own",
+        metavar="[FEATURE=]POLICY",
+        parse=parse_fallback,
+        group="platform",
+    )
+    strict: bool = option(False, "a fallback that would be warned of is an error", group="platform")
 
     block_size: int | None = option(
         None, "tokens in a cache block; default: the platform's", group="memory"
@@ -89,22 +116,30 @@ class EngineConfig:
     max_num_batched_tokens: int | None = option(
         None, "tokens computed in one step, prompts and outputs together", group="scheduling"
     )
-    prefix_caching: bool = option(True, "share cache blocks of equal prefixes", group="scheduling")
+    prefix_caching: bool | None = option(
+        None,
+        "share cache blocks of equal prefixes; default: where it can be had",
+        group="scheduling",
+    )
     scheduling_policy: Policy = option(
         "fcfs",
         "order of waiting requests: first come, or priority then first come",
         group="scheduling",
     )
-    async_scheduling: bool = option(
-        True, "prepare the next step while one runs", group="scheduling"
+    async_scheduling: bool | None = option(
+        None,
+        "prepare the next step while one runs; default: where it can be had",
+        group="scheduling",
     )
-    graph_capture: bool = option(
-        True, "record decode steps once and replay them, where the device can", group="scheduling"
+    graph_capture: bool | None = option(
+        None,
+        "record decode steps once and replay them; default: where it can be had",
+        group="scheduling",
     )
     seed: int = option(0, "seed of requests that bring none", group="scheduling")
 
     def __post_init__(self) -> None:
-        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size"):
+        for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
@@ -113,6 +148,13 @@ class EngineConfig:
                 f"kv_cache_memory must be positive, not {self.kv_cache_memory}",
                 hint="without cache memory no token can be computed; leave it out for the default",
             )
+        said = [self.fallback] if isinstance(self.fallback, str) else self.fallback.values()
+        for policy in said:
+            if policy not in get_args(Fallback):
+                raise ConfigError(
+                    f"{policy!r} is no fallback policy",
+                    hint=f"one of {', '.join(get_args(Fallback))}",
+                )
         if self.memory_fraction is not None and not 0 < self.memory_fraction <= 1:
             raise ConfigError(f"memory_fraction must be in (0, 1], not {self.memory_fraction}")
 

@@ -22,6 +22,8 @@ LIGHT = [
     "allmetal.platform.contract",
     "allmetal.platform.discover",
     "allmetal.platform.plan",
+    "allmetal.platform.planner",
+    "allmetal.platform.policy",
     "allmetal.platform.select",
     "allmetal.platform.specs",
     "allmetal.request",

@@ -41,8 +41,9 @@ def add_options(
 ) -> None:
     """A flag for each field of `config` that is not in `skip`.
 
-    A field's metadata may hold doc, group, choices and metavar (see `config.option`); `docs` says
-    it for dataclasses without.  `defaults` are shown in the help where a command has its own.
+    A field's metadata may hold doc, group, choices, metavar, and a `parse` for each time the flag
+    is given (see `config.option`); `docs` says it for dataclasses without.  `defaults` are shown in
+    the help where a command has its own.
     """
     hints = get_type_hints(config)
     groups: dict[str, argparse._ArgumentGroup] = {}
@@ -65,15 +66,14 @@ def add_options(
 
 def given(args: argparse.Namespace, config: type[Any]) -> dict[str, Any]:
     """The fields of `config` that were typed, by name."""
-    hints = get_type_hints(config)
     found = {}
     for item in fields(config):
         if not hasattr(args, item.name):
             continue
         value = getattr(args, item.name)
-        origin = get_origin(_plain(hints[item.name]))
         if isinstance(value, list):
-            value = dict(value) if origin is not tuple else tuple(value)
+            pairs = all(isinstance(each, tuple) for each in value)
+            value = dict(value) if pairs else tuple(value)
         found[item.name] = value
     return found
 
@@ -101,9 +101,11 @@ def _help(doc: str, default: object) -> str:
 
 def _argument(item: Field[Any], hint: Any) -> dict[str, Any]:
     """add_argument's keywords for one field."""
+    metavar = item.metadata.get("metavar")
+    if parse := item.metadata.get("parse"):
+        return {"action": "append", "type": parse, "metavar": metavar}
     kind = _plain(hint)
     origin = get_origin(kind)
-    metavar = item.metadata.get("metavar")
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}
     if origin is Literal:

@@ -22,7 +22,8 @@ from allmetal.platform.contract import (
 from allmetal.platform.discover import Failed, Found, discover
 from allmetal.platform.hints import HardwareHint
 from allmetal.platform.pick import select_device, select_platform, troubles, why_not
-from allmetal.platform.plan import AUTO, Decision, Plan, plan
+from allmetal.platform.plan import AUTO, Decision, Plan
+from allmetal.platform.planner import plan
 from allmetal.platform.render import warning
 from allmetal.plugins.manager import plugins
 
@@ -58,7 +59,8 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint) -> Resolved:
     platform = chosen.platform
     assert platform is not None
     table, advice = _ask(chosen, platform, info, config, model)
-    made = plan(config, model, chosen.name, info, table, advice)
+    left = len(chosen.devices) - info.index
+    made = plan(config, model, chosen.name, info, table, advice, num_devices=left)
     notes = (*_notes(config, found, hints), *(warning(row) for row in made.warnings))
     for note in notes:
         log.warning(note)

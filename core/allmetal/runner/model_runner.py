@@ -114,9 +114,18 @@ class ModelRunner:
             self._graphs = graphs
         if reason is None:
             return ()
-        asked, got = name_sizes(plan.graph_sizes), name_sizes(graphs.sizes)
-        hint = "--no-graph-capture"
-        return (fall_back(plan.fallback, plan.platform, "graph_capture", asked, got, reason, hint),)
+        row = fall_back(
+            plan.policies,
+            plan.platform,
+            "graph_capture",
+            asked=name_sizes(plan.graph_sizes),
+            got=name_sizes(graphs.sizes),
+            reason=reason,
+            hint="--no-graph-capture",
+            explicit=plan.is_wish("graph_capture"),
+            default="warn",  # it was promised
+        )
+        return (row,)
 
     def execute(self, step: StepPlan) -> StepOutput:
         return self.launch(step).collect()

@@ -11,7 +11,9 @@ import pytest
 from allmetal.config import EngineConfig
 from allmetal.errors import ConfigError, FallbackError
 from allmetal.platform.contract import Advice, DeviceInfo, Emulated, ModelFacts, Native, Unsupported
-from allmetal.platform.plan import Decision, Plan, fall_back, plan
+from allmetal.platform.plan import Decision, Plan, fall_back
+from allmetal.platform.planner import plan
+from allmetal.platform.policy import Policies
 from allmetal.platform.render import render, to_json, warning
 
 DEVICE = DeviceInfo(index=0, name="thing", total_memory=8 << 30, traits={"kind": "accelerator"})
@@ -68,9 +70,22 @@ def test_advice_decides_the_dtype_where_the_user_is_silent_and_says_why() -> Non
 def test_a_checkpoints_dtype_the_platform_lacks_is_replaced_with_a_reason() -> None:
     made = make(model=replace(MODEL, dtype="float16"))
     assert made.dtype == "bfloat16"
-    assert "lacks the checkpoint's float16" in row(made, "dtype").reason
+    (warned,) = made.warnings
+    assert warned == row(made, "dtype")
+    assert "lacks the checkpoint's float16" in warned.reason
+    none = {f"dtype.{name}": Unsupported("no") for name in ("bfloat16", "float16", "float32")}
     with pytest.raises(ConfigError, match="none of the dtypes"):
-        make(table={})
+        make(table=none)
+
+
+def test_where_a_platform_is_silent_the_core_says_what_it_does_itself() -> None:
+    made = make(table={}, quantization="int8", kv_cache_dtype="float8_e4m3fn")
+    assert (made.dtype, made.quantization, made.kv_dtype) == ("bfloat16", "int8", "float8_e4m3fn")
+    assert made.prefix_caching
+    assert made.async_scheduling
+    assert made.graph_sizes == ()
+    assert "reference kernels" in row(made, "quantization").reason
+    assert made.warnings == ()
 
 
 WISHES: list[tuple[dict[str, str], str, str, str]] = [
@@ -81,15 +96,19 @@ WISHES: list[tuple[dict[str, str], str, str, str]] = [
 
 
 @pytest.mark.parametrize(("wish", "feature", "got", "why"), WISHES)
-def test_a_wish_that_cannot_be_had_follows_the_policy(
+def test_a_wish_is_never_replaced_unless_it_is_let_go_by_name(
     wish: dict[str, str], feature: str, got: str, why: str
 ) -> None:
     table = {**TABLE, "quant.int8": Unsupported("not on Tuesdays")}
     (asked,) = wish.values()
-    with pytest.raises(FallbackError, match=f"{asked} cannot be had on metal: {why}") as error:
-        make(table=table, fallback="error", **wish)
-    assert error.value.hint
-    warned, allowed = (make(table=table, fallback=p, **wish) for p in ("warn", "allow"))
+    for general in ({}, "warn", "allow", {"*": "allow"}):
+        with pytest.raises(FallbackError, match=f"{asked} cannot be had on metal: {why}") as error:
+            make(table=table, fallback=general, **wish)
+        assert error.value.hint is not None
+        assert f"--fallback {feature}=warn" in error.value.hint
+    warned, allowed = (
+        make(table=table, fallback={feature: policy}, **wish) for policy in ("warn", "allow")
+    )
     expected = Decision(
         feature=feature, asked=asked, got=got, by="platform", reason=why, fallback=True, warn=True
     )
@@ -100,13 +119,77 @@ def test_a_wish_that_cannot_be_had_follows_the_policy(
     assert warning(expected) == f"{feature} {asked} cannot be had, {got} is used: {why}"
 
 
+@pytest.mark.parametrize("feature", ["prefix_caching", "async_scheduling", "graph_capture"])
+def test_a_switch_that_is_asked_for_is_had_or_refused(feature: str) -> None:
+    table = {**TABLE, feature: Unsupported("not here")}
+    assert row(make(table=table), feature).got == "off"
+    assert row(make(table=table, **{feature: False}), feature).by == "user"
+    with pytest.raises(FallbackError, match=f"{feature} cannot be had on metal: not here") as error:
+        make(table=table, **{feature: True})
+    assert error.value.hint == (
+        f"--no-{feature.replace('_', '-')}; or --fallback {feature}=warn to go on without"
+    )
+    warned = make(table=table, fallback={feature: "warn"}, **{feature: True})
+    assert [r.feature for r in warned.warnings] == [feature]
+
+
+def test_graphs_that_are_asked_for_need_sizes_to_record() -> None:
+    table = {**TABLE, "graph_capture": Native("graphs")}
+    with pytest.raises(FallbackError, match="advises no sizes"):
+        make(table=table, graph_capture=True)
+    assert make(table=table, graph_capture=True, advice=Advice(graph_sizes=(1, 2))).graph_sizes
+
+
+def test_policies_go_from_the_feature_to_its_kind_to_all_to_the_default() -> None:
+    lacking = {**TABLE, "quant.gguf": Unsupported("no blocks")}
+    gguf = replace(MODEL, quantization="gguf")
+    assert [r.feature for r in make(lacking, gguf).warnings] == ["quantization"]
+    assert make(lacking, gguf, fallback="allow").warnings == ()
+    named: dict[str, Any]
+    for named in ({"quant.gguf": "error"}, {"quant": "error"}, {"quantization": "error"}):
+        with pytest.raises(FallbackError, match="no blocks"):
+            make(lacking, gguf, fallback={"*": "allow", **named})
+    assert make(lacking, gguf, fallback={"quant": "error", "quant.gguf": "allow"}).warnings == ()
+
+
+def test_strict_makes_an_error_of_what_would_be_a_warning_and_of_nothing_else() -> None:
+    lacking = {**TABLE, "quant.gguf": Unsupported("no blocks")}
+    assert make(strict=True).graph_sizes == ()
+    with pytest.raises(FallbackError, match="no blocks"):
+        make(lacking, replace(MODEL, quantization="gguf"), strict=True)
+
+
+def test_a_policy_for_what_does_not_exist_names_what_does() -> None:
+    with pytest.raises(ConfigError, match="no feature is called 'graph_captur'") as error:
+        make(fallback={"graph_captur": "warn"})
+    assert error.value.hint is not None
+    assert "graph_capture" in error.value.hint
+    with pytest.raises(ConfigError, match="'never' is no fallback policy"):
+        make(fallback={"graph_capture": "never"})
+    with pytest.raises(ConfigError, match="'never' is no fallback policy"):
+        make(fallback="never")
+
+
+def test_several_devices_need_collectives_and_as_many_devices() -> None:
+    with pytest.raises(FallbackError, match="tensor_parallel_size 2 cannot be had on metal") as e:
+        make(tensor_parallel_size=2)
+    assert "does not say" in e.value.message
+    assert "--tensor-parallel-size 1" in (e.value.hint or "")
+    alone = make(tensor_parallel_size=2, fallback={"collective": "warn"})
+    assert alone.tensor_parallel_size == 1
+    assert alone.warnings
+    rings = {f"collective.{op}": Native("rings") for op in ("all_reduce", "all_gather")}
+    with pytest.raises(ConfigError, match="metal has 1 from the one taken on"):
+        make(table={**TABLE, **rings}, tensor_parallel_size=2)
+
+
 def test_wishes_that_can_be_had_are_granted_and_say_how() -> None:
-    made = make(kv_cache_dtype="float8_e4m3fn", quantization="int8", fallback="error")
+    made = make(kv_cache_dtype="float8_e4m3fn", quantization="int8", strict=True)
     assert made.kv_dtype == "float8_e4m3fn"
     assert row(made, "kv_cache_dtype").reason == "emulated: widened on every read"
     assert made.quantization == "int8"
     assert row(made, "quantization").by == "user"
-    assert make(kv_cache_dtype="bfloat16", fallback="error").kv_dtype == "bfloat16"
+    assert make(kv_cache_dtype="bfloat16", strict=True).kv_dtype == "bfloat16"
     with pytest.raises(ConfigError, match="int3 is unknown"):
         make(kv_cache_dtype="int3")
 
@@ -115,10 +198,10 @@ def test_a_quantised_checkpoint_stays_what_it_is() -> None:
     gguf = replace(MODEL, quantization="gguf")
     made = make(model=gguf)
     assert made.quantization == "gguf"
-    assert "expanded by the reference kernels" in row(made, "quantization").reason
+    assert "reference kernels, which expand" in row(made, "quantization").reason
     assert not made.warnings
     with pytest.raises(FallbackError, match="the checkpoint is gguf already"):
-        make(model=gguf, quantization="int8", fallback="error")
+        make(model=gguf, quantization="int8")
 
 
 def test_the_models_length_bounds_what_may_be_asked() -> None:
@@ -172,15 +255,22 @@ def test_graphs_need_the_platform_and_end_at_the_largest_batch() -> None:
 def test_what_turns_out_while_loading_follows_the_policy_and_is_added() -> None:
     def late(policy: Any) -> Decision:
         return fall_back(
-            policy, "metal", "graph_capture", "3 sizes", "off", "no", hint="do without"
+            Policies(named={"*": policy}),
+            "metal",
+            "graph_capture",
+            asked="3 sizes",
+            got="off",
+            reason="no",
+            hint="do without",
         )
 
-    made = make(fallback="allow")
-    assert made.fallback == "allow"
+    made = make()
     assert made.amended([late("warn")]).warnings == (late("warn"),)
     assert made.amended([late("allow")]).decisions == (*made.decisions, late("allow"))
     assert made.amended([late("allow")]).warnings == ()
     assert made.amended([]) is made
+    assert not made.is_wish("graph_capture")
+    assert make(graph_capture=False).is_wish("graph_capture")
     with pytest.raises(FallbackError, match="3 sizes cannot be had on metal: no"):
         late("error")
 
@@ -205,7 +295,7 @@ def test_planning_is_a_function_of_its_arguments() -> None:
 
 
 def test_a_plan_is_rendered_for_people_and_programs() -> None:
-    made = make(dtype="float16", max_num_seqs=4)
+    made = make(dtype="float16", max_num_seqs=4, fallback={"dtype": "warn"})
     text = render(made)
     assert text.startswith("llama (1.00 GiB) on metal: thing, 8.0 GiB\n")
     (line,) = [x for x in text.splitlines() if " dtype " in x]

@@ -71,7 +71,7 @@ def test_wishes_that_fell_back_and_broken_plugins_are_noted_and_logged(
     ]
     monkeypatch.setattr(module, "discover", lambda only=None: found)
     with caplog.at_level(logging.WARNING):
-        resolved = run(folder, kv_cache_dtype="int8")
+        resolved = run(folder, kv_cache_dtype="int8", fallback={"kv_cache_dtype": "warn"})
     assert resolved.notes == (
         "bad: its plugin (bad 1) is broken: ouch",
         "kv_cache_dtype int8 cannot be had, float32 is used: the null platform computes nothing",

@@ -15,6 +15,7 @@ from recorder import Recorder
 
 from allmetal.errors import FallbackError, GraphError
 from allmetal.platform.batch import DeviceOnly
+from allmetal.platform.policy import Policies
 from allmetal.request import SamplingParams
 
 SIZES = (1, 2, 4, 6)
@@ -203,7 +204,9 @@ def test_a_kernel_that_waits_for_the_device_is_told_and_served_without(
     llama: Any, expected: Any, driver_of: Any, device: Any
 ) -> None:
     offered = {"attention": (RecordableAttention(waiting),)}
-    driver = driver_of(llama, device, offered, graph_sizes=SIZES, fallback="allow")
+    driver = driver_of(
+        llama, device, offered, graph_sizes=SIZES, policies=Policies(named={"*": "allow"})
+    )
     (row,) = driver.decisions
     assert "waits for the device" in row.reason
     assert not row.warn
@@ -212,8 +215,9 @@ def test_a_kernel_that_waits_for_the_device_is_told_and_served_without(
 
 def test_the_policy_error_refuses_to_go_on_without(llama: Any, driver_of: Any, device: Any) -> None:
     with pytest.raises(FallbackError, match="graph_capture") as caught:
-        driver_of(llama, device, graph_sizes=SIZES, fallback="error")
-    assert caught.value.hint == "--no-graph-capture"
+        driver_of(llama, device, graph_sizes=SIZES, policies=Policies(strict=True))
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("--no-graph-capture")
 
 
 def test_sizes_for_which_memory_is_missing_are_left_out(
