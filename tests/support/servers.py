@@ -21,11 +21,13 @@ FLAGS = ("--served-model-name", NAME, "--kv-cache-memory", "16MiB", "--threads",
 
 
 class Server:
-    """Started and ready.  Its temporary files go where the test says, if it says so."""
+    """Started and ready.  `python` may be one of another environment."""
 
-    def __init__(self, model: Path, *flags: str, wait: bool = True) -> None:
+    def __init__(
+        self, model: Path, *flags: str, wait: bool = True, python: str | Path = sys.executable
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "allmetal", "serve", str(model), "--port", "0", *FLAGS, *flags],
+            [python, "-m", "allmetal", "serve", str(model), "--port", "0", *FLAGS, *flags],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

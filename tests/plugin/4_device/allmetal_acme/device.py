@@ -1,0 +1,52 @@
+"""Acme One, opened: tensors are on torch's device type "acme"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from allmetal_acme import backend
+from allmetal_acme.communicator import star
+from allmetal_acme.graphs import Tapes
+
+from allmetal.platform.contract import (
+    Advice,
+    CommunicatorFactory,
+    DeviceInfo,
+    GraphCapture,
+    Memory,
+    ModelFacts,
+    Streams,
+)
+
+backend.register()
+
+
+@dataclass(frozen=True, slots=True)
+class AcmeDevice:
+    info: DeviceInfo
+    torch_device: str = f"{backend.NAME}:0"
+    asynchronous: bool = False
+    streams: Streams | None = None
+    graphs: GraphCapture | None = field(default_factory=Tapes)
+    communicator: CommunicatorFactory | None = star
+
+    def memory(self) -> Memory:
+        return Memory(free=self.info.total_memory, total=self.info.total_memory)
+
+    def synchronize(self) -> None: ...
+    def close(self) -> None: ...
+    def pin(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def versions(self) -> Mapping[str, str]:
+        return {"firmware": "4.0"}
+
+    def advice(self, model: ModelFacts) -> Advice:
+        return Advice(
+            dtype="float32",
+            dtype_reason="the only type Acme One computes in",
+            max_num_seqs=8,
+            graph_sizes=(1, 2, 4, 8),
+        )

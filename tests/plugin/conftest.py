@@ -1,0 +1,64 @@
+"""A stranger's distribution in four versions, each built and installed into a fresh environment.
+
+A folder of a version holds what is new or changed in it; the rest is as it was before.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from venvs import ROOT, Venv, build_wheel, make_venv
+
+from allmetal import LLM, SamplingParams
+
+HERE = Path(__file__).parent
+PROMPTS = ["The quick brown fox", "Once upon a time", "One engine, all metal: a scheduler, 你好"]
+MAX_TOKENS = 24
+GREEDY = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0, ignore_eos=True)
+FAMILIES = ("attention", "attention_input", "linear", "rms_norm", "gated_activation", "sampling")
+REFERENCE = dict.fromkeys(FAMILIES, "reference")
+
+Install = Callable[[int], Venv]
+
+
+@pytest.fixture(scope="session")
+def core_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(ROOT, tmp_path_factory.mktemp("core") / "dist")
+
+
+@pytest.fixture
+def install(core_wheel: Path, tmp_path: Path) -> Install:
+    """A fresh environment with two wheels: the core and a version of Acme's plugin."""
+
+    def make(version: int) -> Venv:
+        for step in sorted(HERE.glob(f"[1-{version}]_*")):
+            shutil.copytree(step, tmp_path / "acme", dirs_exist_ok=True)
+        wheel = build_wheel(tmp_path / "acme", tmp_path / "dist")
+        venv = make_venv(tmp_path / "venv", "torch", "pytest", "pytest-timeout")
+        venv.install(core_wheel, wheel)
+        return venv
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def expected(tiny_llama: Path) -> Callable[..., list[str]]:
+    """What the cpu platform's float32 reference says to each prompt."""
+
+    def complete(**options: object) -> list[str]:
+        torch.set_num_threads(1)
+        with LLM(
+            str(tiny_llama),
+            platform="cpu",
+            dtype="float32",
+            kernel=REFERENCE,
+            kv_cache_memory=1 << 24,
+            **options,
+        ) as llm:
+            return [out.outputs[0].text for out in llm.generate(PROMPTS, GREEDY)]
+
+    return complete
