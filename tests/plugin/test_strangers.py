@@ -113,7 +113,7 @@ def test_its_communicator_carries_a_model_over_two_ranks(
         address = f"127.0.0.1:{free.getsockname()[1]}"
 
     def start(rank: int, size: int) -> subprocess.Popen[str]:
-        command = [venv.python, HERE / "rank.py", str(rank), str(size), address, tiny_llama]
+        command = (venv.python, HERE / "rank.py", str(rank), str(size), address, tiny_llama)
         return subprocess.Popen(
             command, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
