@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from allmetal.checkpoint.contract import Checkpoint
 from allmetal.config import EngineConfig
@@ -25,20 +26,26 @@ from allmetal.platform.pick import select_device, select_platform, troubles, why
 from allmetal.platform.plan import AUTO, Decision, Plan
 from allmetal.platform.planner import plan
 from allmetal.platform.render import warning
+from allmetal.platform.uses import with_kernels
 from allmetal.plugins.manager import plugins
+
+if TYPE_CHECKING:
+    from allmetal.runner.foretell import Foretold
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """`executor` is the platform's own, not loaded; None: the core's runs the platform's kernels.
-    `notes` are one-line warnings that were logged: broken plugins, wishes not granted."""
+    """`executor` is the platform's own, not loaded; None: the core's runs the platform's kernels,
+    which are `foretold`.  `notes` are one-line warnings that were logged: broken plugins, wishes
+    not granted."""
 
     platform: Platform
     device_info: DeviceInfo
     plan: Plan
     executor: Executor | None = None
+    foretold: Foretold | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -46,7 +53,7 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint) -> Resolved:
     """Find the platforms, choose one, ask it, and plan.
 
     A platform that is named is the only one that is loaded.  The device is opened for its advice
-    and closed again.  Raises ConfigError, FallbackError, PlatformError.
+    and closed again.  Raises ConfigError, FallbackError, NoKernelError, PlatformError.
     """
     from allmetal_models.facts import facts
 
@@ -61,15 +68,22 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint) -> Resolved:
     table, advice = _ask(chosen, platform, info, config, model)
     left = len(chosen.devices) - info.index
     made = plan(config, model, chosen.name, info, table, advice, num_devices=left)
+    executor, rows = _own_executor(platform, config, made)
+    made, foretold = made.amended(rows), None
+    if executor is None:
+        from allmetal.runner.foretell import foretell
+
+        foretold = foretell(config, made, platform, checkpoint)
+        made = with_kernels(made, foretold.choices, config.kernel)
     notes = (*_notes(config, found, hints), *(warning(row) for row in made.warnings))
     for note in notes:
         log.warning(note)
-    executor, rows = _own_executor(platform, config, made)
     return Resolved(
         platform=platform,
         device_info=info,
-        plan=made.amended(rows),
+        plan=made,
         executor=executor,
+        foretold=foretold,
         notes=notes,
     )
 
