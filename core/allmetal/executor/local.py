@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from allmetal.config import EngineConfig
+from allmetal.errors import ConfigError
 from allmetal.executor.contract import LoadedModel, StepFuture, StepOutput, StepPlan
 from allmetal.platform.contract import Device, Platform
 from allmetal.platform.kv import CacheLayout
@@ -69,6 +70,11 @@ class LocalExecutor:
         platform: Platform | None = None,
         progress: bool = False,
     ) -> None:
+        if plan.tensor_parallel_size > 1:
+            raise ConfigError(
+                f"the core runs a model on one device, not on {plan.tensor_parallel_size}",
+                hint="--tensor-parallel-size 1, or a platform with an executor of its own",
+            )
         self._config = config
         self._plan = plan
         self._platform = platform

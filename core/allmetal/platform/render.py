@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from allmetal.platform.plan import Decision, Plan
+from allmetal.platform.plan import AUTO, Decision, Plan
 
 
 def render(plan: Plan) -> str:
@@ -32,6 +32,8 @@ def title(plan: Plan) -> str:
 
 def warning(row: Decision) -> str:
     """One sentence of a row that is not what was asked."""
+    if row.asked == AUTO:
+        return f"{row.feature}: {row.got} is used: {row.reason}"
     return f"{row.feature} {row.asked} cannot be had, {row.got} is used: {row.reason}"
 
 

@@ -11,6 +11,7 @@ import pytest
 from allmetal.cli import sampling
 from allmetal.cli.options import add_options, given, parse_bytes
 from allmetal.config import EngineConfig, ServerConfig, option
+from allmetal.errors import ConfigError
 from allmetal.request import SamplingParams
 
 
@@ -149,3 +150,17 @@ def test_what_is_typed_beats_what_the_models_makers_recommend() -> None:
     params = sampling.sampling_from(args, {"top_k": 64, "top_p": 0.95}, max_tokens=9)
 
     assert SamplingParams(top_k=3, top_p=0.95, max_tokens=9, stop=("END",)) == params
+
+
+def test_fallback_is_for_all_or_for_one_feature() -> None:
+    made = argparse.ArgumentParser()
+    add_options(made, EngineConfig, skip=("model",))
+
+    words = ["--fallback", "allow", "--fallback", "kv_cache_dtype=warn", "--strict"]
+    config = EngineConfig(model="m", **given(made.parse_args(words), EngineConfig))
+
+    assert config.fallback == {"*": "allow", "kv_cache_dtype": "warn"}
+    assert config.strict
+    assert EngineConfig(model="m", fallback="error").fallback == "error"
+    with pytest.raises(ConfigError, match="'maybe' is no fallback policy"):
+        EngineConfig(model="m", **given(made.parse_args(["--fallback", "moe=maybe"]), EngineConfig))
