@@ -36,19 +36,22 @@ class Policies:
     ) -> Fallback:
         """`explicit`: the user asked for it.  `option`: the row it goes by, if another.  `default`
         instead of the registry's."""
-        policy = next((self.named[n] for n in _names(feature, option) if n in self.named), None)
+        policy: Fallback | None = next(
+            (self.named[n] for n in _names(feature, option) if n in self.named), None
+        )
         if policy is None and explicit:
             return "error"
         if policy is None:
             known = REGISTRY.get(feature)
-            default = default or (known.fallback if known else "warn")
-            policy = self.named.get(ALL_FEATURES, default)
+            usual: Fallback = known.fallback if known else "warn"
+            policy = self.named.get(ALL_FEATURES, default or usual)
         return "error" if self.strict and policy == "warn" else policy
 
 
 def policies_of(config: EngineConfig) -> Policies:
     """Raises ConfigError for a name that no feature goes by."""
-    named = {ALL_FEATURES: config.fallback} if isinstance(config.fallback, str) else config.fallback
+    said = config.fallback
+    named: Mapping[str, Fallback] = {ALL_FEATURES: said} if isinstance(said, str) else said
     known = nameable()
     for name in named:
         if name != ALL_FEATURES and name not in known:

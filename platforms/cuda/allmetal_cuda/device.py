@@ -97,7 +97,7 @@ class CudaDevice:
         return x.pin_memory()
 
     def versions(self) -> Mapping[str, str]:
-        import triton
+        import triton  # pyright: ignore[reportMissingImports]
 
         return {
             "torch": torch.__version__,

@@ -44,7 +44,7 @@ class CudaPlatform:
 
     def kernels(self, device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
         try:
-            import triton  # noqa: F401
+            import triton  # noqa: F401  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise PlatformError(
                 "the kernels for NVIDIA GPUs are written in Triton, and it is not installed",
