@@ -1,8 +1,8 @@
 """The demo's model, Gemma 3 270M in 4-bit blocks, says what transformers says of the same file.
 
-In float32 on the reference kernels the two compute the same sums in another order, so that tokens
-may only differ where two logits tie to within rounding.  A difference fails, and says how far the
-logits of the two tokens are apart for transformers.
+In float32, on the reference kernels and on the platform's own alike, the two compute the same sums
+in another order, so that tokens may only differ where two logits tie to within rounding.  A
+difference fails, and says how far the logits of the two tokens are apart for transformers.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ def reference(path: Path) -> Reference:
     return Reference(model.eval(), transformers.AutoTokenizer.from_pretrained(**where))
 
 
-@pytest.fixture(scope="module")
-def llm(path: Path) -> Iterator[LLM]:
-    families = ("attention", "attention_input", "gated_activation", "linear", "rms_norm")
+FAMILIES = ("attention", "attention_input", "gated_activation", "linear", "rms_norm")
+KERNELS = {"reference": dict.fromkeys(FAMILIES, "reference"), "own": {}}
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def llm(path: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
+    kernel = KERNELS[request.param]
     with LLM(
-        str(path),
-        platform="cpu",
-        dtype="float32",
-        max_model_len=512,
-        kernel=dict.fromkeys(families, "reference"),
+        str(path), platform="cpu", dtype="float32", max_model_len=512, kernel=kernel
     ) as loaded:
         yield loaded
 
