@@ -26,6 +26,23 @@ def logprob(token: int) -> Logprobs:
     return Logprobs(token_ids=[token], logprobs=[-1.0], ranks=[1])
 
 
+def test_what_comes_while_a_delta_is_being_written_is_in_the_next_one() -> None:
+    progress = Progress()
+    choice = CompletionOutput(index=0)
+    text, tokens, reasons = "", [], []
+    choice.text, choice.token_ids = "ab", [1]
+    for _ in range(3):
+        for delta in progress.advance(output(choice)):
+            text += delta.text
+            tokens += delta.token_ids
+            reasons.append(delta.finish_reason)
+            if not choice.finish_reason:  # the output grows before the generator goes on
+                choice.text, choice.token_ids, choice.finish_reason = "abcd", [1, 2], "stop"
+
+    assert (text, tokens) == ("abcd", [1, 2])
+    assert reasons == [None, "stop"]
+
+
 def test_deltas_add_up_to_the_whole_even_if_states_are_skipped() -> None:
     progress = Progress(offset=10)
     choice = CompletionOutput(index=1)

@@ -49,7 +49,7 @@ class Progress:
             is_news = text or choice.finish_reason or (logprobs is not None and token_ids)
             if seen.finished or not is_news:
                 continue
-            yield ChoiceDelta(
+            delta = ChoiceDelta(
                 index=self.offset + choice.index,
                 first=seen.first,
                 text=text,
@@ -58,8 +58,10 @@ class Progress:
                 finish_reason=choice.finish_reason,
                 stop_reason=choice.stop_reason,
             )
+            # Before the yield: the output grows while whoever takes this writes to a client.
             seen.text, seen.tokens = len(choice.text), len(choice.token_ids)
             seen.first, seen.finished = False, choice.finish_reason is not None
+            yield delta
 
 
 Outputs = AsyncGenerator[RequestOutput, None]
