@@ -9,7 +9,8 @@ STAMP := $(VENV)/.installed
 PLATFORMS := ascend cpu cuda rocm tpu triton xpu
 MODEL ?= .demo/gemma-3-270m-q4_k_m.gguf
 
-# The other platforms find their devices and cannot run on them yet, so "auto" would stop there.
+# Not "auto": all platforms are installed here, some find devices that they cannot drive yet, and
+# torch's CPU build drives no other.
 PLATFORM ?= cpu
 
 .DEFAULT_GOAL := all
