@@ -58,6 +58,16 @@ def test_wheels_from_an_index(fresh: Environment, house: Path, tmp_path: Path) -
     assert_allmetal_runs_with_cpu(fresh)
 
 
+def test_every_extra_can_be_resolved_from_an_index(
+    fresh: Environment, house: Path, tmp_path: Path
+) -> None:
+    extras = ",".join(sorted(set(PLATFORMS) - {"triton"}))
+
+    fresh.install(
+        "--dry-run", "--find-links", house, f"allmetal[{extras}]", cwd=tmp_path, index=False
+    )
+
+
 def test_sdists_from_an_index(fresh: Environment, house: Path, tmp_path: Path) -> None:
     ours_from_source = ("--no-binary", "allmetal,allmetal-cpu", "--find-links", house)
 
