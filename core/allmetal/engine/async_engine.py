@@ -22,7 +22,7 @@ import zmq.asyncio
 from allmetal.config import EngineConfig
 from allmetal.engine import ipc
 from allmetal.engine.engine import EngineStats
-from allmetal.engine.output import OutputProcessor, Prompt, tokenize
+from allmetal.engine.output import OutputProcessor, Prompt, tokenize, word_ids
 from allmetal.engine.process import ENGINE, EngineProcess
 from allmetal.errors import AllmetalError, EngineDeadError, RequestError
 from allmetal.platform.plan import Plan
@@ -143,15 +143,20 @@ class AsyncEngine:
         """
         request_id = request_id or f"req-{uuid.uuid4().hex}"
         self._check_alive()
+        sampling = sampling or SamplingParams()
         token_ids = await self.in_thread(tokenize, self.tokenizer, prompt)
+        bad_word_ids = sampling.bad_word_ids
+        if sampling.bad_words:
+            bad_word_ids = await self.in_thread(word_ids, self.tokenizer, sampling)
         self._check_alive()
         if request_id in self._streams:
             raise RequestError(f"a request {request_id!r} is under way already")
         requests = self._outputs.open(
             request_id,
             prompt,
-            sampling or SamplingParams(),
+            sampling,
             prompt_token_ids=token_ids,
+            bad_word_ids=bad_word_ids,
             priority=priority,
             cache_salt=cache_salt,
         )
@@ -162,9 +167,10 @@ class AsyncEngine:
             while True:
                 await stream.changed.wait()
                 stream.changed.clear()
-                if stream.output is not None:
-                    yield stream.output
-                    if stream.output.finished:
+                if (output := stream.output) is not None:
+                    finished = output.finished  # it may get so while the reader has it
+                    yield output
+                    if finished:
                         return
                 if stream.error is not None:
                     raise stream.error

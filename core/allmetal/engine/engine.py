@@ -19,12 +19,16 @@ from allmetal.engine.scheduler import Scheduled, Scheduler
 from allmetal.engine.sequence import Sequence
 from allmetal.engine.validate import check_request
 from allmetal.errors import ConfigError
-from allmetal.executor.contract import Executor, StepFuture, StepOutput
+from allmetal.executor.contract import NO_TOKEN, Executor, StepFuture, StepOutput
 from allmetal.platform.plan import Decision, Plan
 from allmetal.platform.render import warning
 from allmetal.request import FinishReason, Logprobs, Request, TokenDelta
 
 log = logging.getLogger(__name__)
+
+_NO_TOKEN = (
+    "no token can be chosen: all are forbidden, or the model's logits are not finite numbers"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,16 +168,20 @@ class Engine:
     def step(self) -> list[TokenDelta]:
         """Advance.  Returns what the oldest step under way brought, or nothing while the pipeline
         fills."""
-        scheduled = self.scheduler.schedule()
+        scheduled = None
+        if len(self._in_flight) < self._depth:
+            scheduled = self.scheduler.schedule()
         if scheduled is not None:
             self._in_flight.append((scheduled, self.executor.execute(scheduled.plan)))
         if not self._in_flight or (scheduled is not None and len(self._in_flight) < self._depth):
             return []
-        oldest, future = self._in_flight.popleft()
+        oldest, future = self._in_flight[0]  # stays there if the wait is interrupted
         try:
             output = future.result()
         except Exception as exc:  # whatever a device raises fails its requests, not the engine
+            self._in_flight.popleft()
             return self._fail(oldest, exc)
+        self._in_flight.popleft()
         return self._take(oldest, output)
 
     def _take(self, step: Scheduled, output: StepOutput) -> list[TokenDelta]:
@@ -187,6 +195,9 @@ class Engine:
             if seq.finish_reason is not None:
                 continue
             seq.num_pending -= 1
+            if token == NO_TOKEN:
+                deltas.append(self._end(seq, "error", _NO_TOKEN))
+                continue
             token_ids = seq.token_ids
             token_ids.append(token)
             known = len(token_ids)
@@ -233,8 +244,12 @@ class Engine:
         )
 
     def _note_prompt_logprobs(self, step: Scheduled, output: StepOutput) -> None:
-        for seq, num_computed in zip(step.sequences, step.plan.num_computed, strict=True):
-            entries = output.prompt_logprobs.get(seq.slot)
+        # By the plan's slots: a sequence that was preempted meanwhile has another one, or none.
+        plan = step.plan
+        for seq, slot, num_computed in zip(
+            step.sequences, plan.slots, plan.num_computed, strict=True
+        ):
+            entries = output.prompt_logprobs.get(slot)
             if seq.finished or entries is None:
                 continue
             if num_computed == 0:  # also when a preempted prompt starts over

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
 
 from allmetal.config import EngineConfig
 from allmetal.engine.engine import Engine
 from allmetal.engine.output import OutputProcessor, Prompt
-from allmetal.errors import RequestError
+from allmetal.errors import EngineDeadError, RequestError
 from allmetal.request import RequestOutput, SamplingParams
 from allmetal.text import load_text
 
 Message: TypeAlias = Mapping[str, Any]
+_Inbox: TypeAlias = dict[str, RequestOutput]
+"""What is new for one call, by request."""
 
 
 class LLM:
     """A loaded model.
+
+    Calls may overlap, from several threads and as iterators that are not used up: their requests
+    run in one batch, and each call gets the outputs of its own.
 
     `options` are the fields of `EngineConfig`.  Raises AllmetalError if the model cannot be served.
 
@@ -32,6 +38,9 @@ class LLM:
         self.engine = Engine.from_config(self.config)
         self._outputs = OutputProcessor(self.tokenizer)
         self._num_requests = 0
+        self._lock = threading.RLock()
+        self._inboxes: dict[str, _Inbox] = {}
+        self._closed = False
 
     def generate(
         self,
@@ -47,13 +56,16 @@ class LLM:
         """
         many = _as_list(prompts)
         params = _one_each(sampling, len(many))
-        ids = self._add(many, params)
+        ids, inbox = self._add(many, params)
         finished: dict[str, RequestOutput] = {}
-        with _progress(len(ids), enabled=use_tqdm) as bar:
-            for output in self._run():
-                if output.finished:
-                    finished[output.request_id] = output
-                    bar.update()
+        try:
+            with _progress(len(ids), enabled=use_tqdm) as bar:
+                for output in self._run(ids, inbox):
+                    if output.finished:
+                        finished[output.request_id] = output
+                        bar.update()
+        finally:
+            self._drop(ids)
         return [finished[request_id] for request_id in ids]
 
     def stream(
@@ -63,11 +75,11 @@ class LLM:
 
         Closing the iterator early aborts the request.
         """
-        [request_id] = self._add([prompt], [sampling or SamplingParams()])
+        ids, inbox = self._add([prompt], [sampling or SamplingParams()])
         try:
-            yield from self._run()
+            yield from self._run(ids, inbox)
         finally:
-            self.engine.abort(self._outputs.close(request_id))
+            self._drop(ids)
 
     def chat(
         self,
@@ -87,7 +99,10 @@ class LLM:
         return self.tokenizer.encode_chat(messages, **template)
 
     def close(self) -> None:
-        self.engine.close()
+        """Give everything back.  Calls that are under way raise EngineDeadError."""
+        with self._lock:
+            self._closed = True
+            self.engine.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -100,35 +115,70 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _add(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]) -> list[str]:
+    def _add(
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]
+    ) -> tuple[list[str], _Inbox]:
+        """Give all to the engine, or none; their ids, and where their outputs will come."""
         added: list[str] = []
-        try:
-            for prompt, sampling in zip(prompts, params, strict=True):
-                request_id = f"offline-{self._num_requests}"
-                self._num_requests += 1
-                added.append(request_id)
-                for request in self._outputs.open(request_id, prompt, sampling):
-                    self.engine.add(request)
-        except RequestError:
-            for request_id in added:
-                self.engine.abort(self._outputs.close(request_id))
-            raise
-        return added
+        inbox: _Inbox = {}
+        with self._lock:
+            self._check_open()
+            try:
+                for prompt, sampling in zip(prompts, params, strict=True):
+                    request_id = f"offline-{self._num_requests}"
+                    self._num_requests += 1
+                    added.append(request_id)
+                    for request in self._outputs.open(request_id, prompt, sampling):
+                        self.engine.add(request)
+                    self._inboxes[request_id] = inbox
+            except BaseException:
+                self._drop(added)
+                raise
+        return added, inbox
 
-    def _run(self) -> Iterator[RequestOutput]:
-        """Step until nothing is left."""
-        while self.engine.has_work:
-            taken = self._outputs.take(self.engine.step())
-            self.engine.abort(taken.stopped)
-            yield from taken.outputs
+    def _run(self, ids: Sequence[str], inbox: _Inbox) -> Iterator[RequestOutput]:
+        """The outputs of these requests as they change, until all are finished."""
+        left = len(ids)
+        while left:
+            with self._lock:
+                if not inbox:
+                    self._check_open()
+                    self._step()
+                news = list(inbox.values())
+                inbox.clear()
+                left -= sum(output.finished for output in news)
+            yield from news
+
+    def _step(self) -> None:
+        """Advance all requests, and put each output where its call will look."""
+        taken = self._outputs.take(self.engine.step())
+        self.engine.abort(taken.stopped)
+        for output in taken.outputs:
+            self._inboxes[output.request_id][output.request_id] = output
+
+    def _drop(self, ids: Sequence[str]) -> None:
+        """Forget these requests, and end those that are under way."""
+        with self._lock:
+            for request_id in ids:
+                self._inboxes.pop(request_id, None)
+                self.engine.abort(self._outputs.close(request_id))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineDeadError("the model was closed", hint="make a new LLM")
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
-    if prompts and isinstance(prompts[0], int):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+    if isinstance(prompts, bytes | Mapping) or not isinstance(prompts, Iterable):
+        raise RequestError(
+            f"prompts must be a text, token ids, or a list of those, not {type(prompts).__name__}"
+        )
+    many = list(prompts)
+    if many and isinstance(many[0], int):
+        return [many]  # type: ignore[list-item]
+    return many  # type: ignore[return-value]
 
 
 def _one_each(

@@ -40,13 +40,27 @@ class Taken:
 
 
 def tokenize(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
-    """Raises RequestError for numbers that are no token ids of any model."""
+    """Raises RequestError for numbers that are no token ids of any model, and for other things."""
     if isinstance(prompt, str):
         return tokenizer.encode(prompt)
+    if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
+        raise RequestError(f"a prompt must be a text or token ids, not {type(prompt).__name__}")
     token_ids = list(prompt)
+    for item in token_ids:
+        if not isinstance(item, int):
+            raise RequestError(f"token ids must be integers, not {item!r}")
     if token_ids and not (0 <= min(token_ids) and max(token_ids) < 2**31):
         raise RequestError("the prompt holds a token id outside of the vocabulary")
     return token_ids
+
+
+def word_ids(tokenizer: Tokenizer, sampling: SamplingParams) -> tuple[tuple[int, ...], ...]:
+    """All that must not come: each bad word as it stands at the start of a text and after a space,
+    and what is given as ids."""
+    words = sampling.bad_words
+    forms = dict.fromkeys(form for word in words for form in (word, f" {word.lstrip()}"))
+    encoded = (tokenizer.encode(form, add_special_tokens=False) for form in forms)
+    return (*sampling.bad_word_ids, *dict.fromkeys(tuple(ids) for ids in encoded if ids))
 
 
 class OutputProcessor:
@@ -64,14 +78,21 @@ class OutputProcessor:
         sampling: SamplingParams,
         *,
         prompt_token_ids: list[int] | None = None,
+        bad_word_ids: tuple[tuple[int, ...], ...] | None = None,
         priority: int = 0,
         cache_salt: str = "",
     ) -> list[Request]:
-        """The engine requests of one request, `n` of them.  `prompt_token_ids` where the caller
-        has tokenised already."""
+        """The engine requests of one request, `n` of them.  `prompt_token_ids` and `bad_word_ids`
+        where the caller has tokenised already.
+
+        Raises RequestError if the prompt is none, or the id or one made of it is taken.
+        """
         token_ids = prompt_token_ids
         if token_ids is None:
             token_ids = tokenize(self.tokenizer, prompt)
+        if bad_word_ids is None:
+            bad_word_ids = word_ids(self.tokenizer, sampling)
+        resolved = replace(sampling, n=1, bad_words=(), bad_word_ids=bad_word_ids)
         parent = RequestOutput(
             request_id=request_id,
             prompt=prompt if isinstance(prompt, str) else None,
@@ -82,7 +103,7 @@ class OutputProcessor:
             Request(
                 request_id=request_id if sampling.n == 1 else f"{request_id}/{index}",
                 prompt_token_ids=token_ids,
-                sampling=self._resolve(sampling, index),
+                sampling=_one_of(resolved, index),
                 eos_token_ids=self.tokenizer.eos_token_ids,
                 priority=priority,
                 arrival_time=time.time(),
@@ -90,6 +111,9 @@ class OutputProcessor:
             )
             for index in range(sampling.n)
         ]
+        for request in requests:
+            if request.request_id in self._completions:
+                raise RequestError(f"a request {request.request_id!r} is under way already")
         for request, output in zip(requests, parent.outputs, strict=True):
             detokenizer = Detokenizer(
                 self.tokenizer,
@@ -139,7 +163,9 @@ class OutputProcessor:
         output.token_ids += delta.token_ids
         output.text += detokenizer.push(delta.token_ids)
         if delta.logprobs is not None:
-            output.logprobs = [*(output.logprobs or []), *delta.logprobs]
+            if output.logprobs is None:
+                output.logprobs = []
+            output.logprobs += delta.logprobs
         if delta.prompt_logprobs is not None:
             parent.prompt_logprobs = delta.prompt_logprobs
         if delta.num_cached_tokens:
@@ -152,19 +178,10 @@ class OutputProcessor:
             output.text += detokenizer.finish()
             output.finish_reason, output.stop_reason = delta.finish_reason, delta.stop_reason
 
-    def _resolve(self, sampling: SamplingParams, index: int) -> SamplingParams:
-        """One completion's own parameters; the prompt's logprobs come with the first only."""
-        return replace(
-            sampling,
-            n=1,
-            seed=None if sampling.seed is None else sampling.seed + index,
-            prompt_logprobs=sampling.prompt_logprobs if index == 0 else None,
-            bad_words=(),
-            bad_word_ids=(*sampling.bad_word_ids, *self._word_ids(sampling.bad_words)),
-        )
 
-    def _word_ids(self, words: Sequence[str]) -> Iterable[tuple[int, ...]]:
-        """Each word as it stands at the start of a text and after a space."""
-        forms = dict.fromkeys(form for word in words for form in (word, f" {word.lstrip()}"))
-        encoded = (self.tokenizer.encode(form, add_special_tokens=False) for form in forms)
-        return dict.fromkeys(tuple(ids) for ids in encoded if ids)
+def _one_of(sampling: SamplingParams, index: int) -> SamplingParams:
+    """One completion's own parameters; the prompt's logprobs come with the first only."""
+    if index == 0:
+        return sampling
+    seed = None if sampling.seed is None else sampling.seed + index
+    return replace(sampling, seed=seed, prompt_logprobs=None)

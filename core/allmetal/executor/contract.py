@@ -28,6 +28,10 @@ class LoadedModel:
     vocab_size: int
 
 
+NO_TOKEN = -1
+"""Of a row whose logits leave nothing to choose: all -inf, or not numbers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceStart:
     """A sequence takes a slot of the runner's state, with all its tokens known so far.
@@ -64,7 +68,8 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
-    """`token_ids`: one sampled token for each True of the plan's `samples`, in order.
+    """`token_ids`: one sampled token for each True of the plan's `samples`, in order; NO_TOKEN
+    where none can be chosen, which ends that sequence with an error.
 
     `logprobs` runs beside `token_ids` (None where not asked for).  `prompt_logprobs`: slot ->
     one entry for each prompt position computed in this step from position 1 on (position p's

@@ -13,7 +13,7 @@ from array import array
 import torch
 
 from allmetal.executor.contract import StepPlan
-from allmetal.runner.sampler.params import RECORD_WORDS, record
+from allmetal.runner.sampler.params import RECORD_WORDS, no_record, record
 
 
 class SequenceState:
@@ -46,7 +46,7 @@ class SequenceState:
         self.tables = torch.zeros(
             num_groups, rows, self.blocks_per_row, dtype=torch.int32, device=device
         )
-        self.records = torch.zeros(rows, RECORD_WORDS, dtype=torch.int64, device=device)
+        self.records = torch.tensor([no_record()] * rows, dtype=torch.int64, device=device)
         self.flat_tokens = self.tokens.view(-1)
         self._flat_tables = self.tables.view(-1)
 
@@ -86,6 +86,9 @@ class SequenceState:
             self._flat_tables.index_copy_(0, places, blocks.to(torch.int32))
 
     def write_tokens(self, slots: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> None:
-        """tokens[slots[i], positions[i]] = ids[i]; all [R] int64."""
+        """tokens[slots[i], positions[i]] = ids[i]; all [R] int64.
+
+        NO_TOKEN is written as a token of the vocabulary: a step that was started ahead reads it.
+        """
         places = slots * self.row_length + positions
-        self.flat_tokens.index_copy_(0, places, ids.to(torch.int32))
+        self.flat_tokens.index_copy_(0, places, ids.clamp(min=0).to(torch.int32))

@@ -98,6 +98,33 @@ def test_outputs_grow_and_the_last_one_is_whole(tiny_llama: Path) -> None:
     assert [text for text, _ in seen] == sorted(text for text, _ in seen)
 
 
+def test_a_reader_who_takes_his_time_still_sees_the_end(tiny_llama: Path) -> None:
+    """The output he holds is finished behind his back; it must come once more."""
+
+    async def main() -> bool:
+        async with started(tiny_llama, "counting") as engine:
+            seen = False
+            async for output in engine.generate("x", SamplingParams(max_tokens=30)):
+                seen = output.finished
+                while not output.finished:
+                    await asyncio.sleep(0.01)
+            return seen
+
+    assert asyncio.run(main())
+
+
+def test_an_id_that_another_request_made_for_its_choices_is_refused(tiny_llama: Path) -> None:
+    async def main() -> None:
+        async with started(tiny_llama, "counting") as engine:
+            several = engine.generate("x", SamplingParams(n=2, max_tokens=2000), request_id="a")
+            await anext(several)
+            with pytest.raises(RequestError, match="'a/0' is under way"):
+                await anext(engine.generate("y", request_id="a/0"))
+            assert [o async for o in several][-1].finished
+
+    asyncio.run(main())
+
+
 def test_n_completions_come_as_one_output(tiny_llama: Path) -> None:
     async def main() -> RequestOutput:
         async with started(tiny_llama, "counting") as engine:

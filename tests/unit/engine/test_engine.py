@@ -11,7 +11,8 @@ from ledger import LedgerExecutor, expected
 from allmetal.cache.groups import layout_for
 from allmetal.engine.engine import Engine, Limits
 from allmetal.errors import ConfigError, RequestError
-from allmetal.request import Request, SamplingParams
+from allmetal.executor.contract import StepOutput, StepPlan
+from allmetal.request import Logprobs, Request, SamplingParams
 
 FULL: list[int | None] = [None, None]
 HYBRID: list[int | None] = [6, None, 6]
@@ -132,6 +133,36 @@ def test_a_preempted_sequence_resumes_with_identical_tokens() -> None:
     for name, prompt in prompts.items():
         assert expected(prompt, 20, FULL) == tokens[name]
     assert_nothing_leaked(engine)
+
+
+def test_a_prompts_logprobs_outlive_a_preemption_before_they_came() -> None:
+    """The prompt's step is under way when its sequence is preempted; the token it brings is the
+    first, and what comes with it goes with it."""
+    engine = make(num_blocks=8, max_num_batched_tokens=64)
+    executor = engine.executor
+    run = executor.run  # type: ignore[attr-defined]
+    entry = Logprobs(token_ids=[1], logprobs=[0.0], ranks=[1])
+
+    def with_logprobs(step: StepPlan) -> StepOutput:
+        asked = {start.slot for start in step.starts if start.sampling.prompt_logprobs is not None}
+        counted = zip(step.slots, step.num_scheduled, strict=True)
+        found = {slot: [entry] * (count - 1) for slot, count in counted if slot in asked}
+        return dataclasses.replace(run(step), prompt_logprobs=found)
+
+    executor.run = with_logprobs  # type: ignore[attr-defined]
+    # The first fills its blocks to the brim, and takes the one more from the second.
+    engine.add(request("a", [1] * 16, max_tokens=9))
+    engine.add(request("b", [2] * 8, max_tokens=9, prompt_logprobs=0))
+    found = []
+    preempted_at_first = None
+    while engine.has_work:
+        for delta in engine.step():
+            if delta.request_id == "b" and delta.prompt_logprobs is not None:
+                found.append(delta.prompt_logprobs)
+                preempted_at_first = engine.stats().num_preemptions
+
+    assert preempted_at_first == 1
+    assert found == [[None, *[entry] * 7]]
 
 
 def test_a_stop_token_ends_a_sequence_and_min_tokens_holds_it_back() -> None:

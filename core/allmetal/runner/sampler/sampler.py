@@ -15,7 +15,7 @@ from operator import or_
 
 import torch
 
-from allmetal.executor.contract import SequenceStart
+from allmetal.executor.contract import NO_TOKEN, SequenceStart
 from allmetal.platform.specs import SamplingOp
 from allmetal.runner.inputs import SampleRows
 from allmetal.runner.sampler.constraints import (
@@ -34,7 +34,8 @@ from allmetal.runner.transfer import Uploader
 
 @dataclass(slots=True, kw_only=True)
 class Sampled:
-    """`token_ids` [R] int64; `logprobs` of the rows `logprob_rows`, None if no row asked."""
+    """`token_ids` [R] int64, NO_TOKEN where the logits leave nothing to choose; `logprobs` of the
+    rows `logprob_rows`, None if no row asked."""
 
     token_ids: torch.Tensor
     logprobs: RowLogprobs | None = None
@@ -104,16 +105,18 @@ class Sampler:
             self._constraints[slot] = slot_constraints(start, self._vocab_size, self._uploader)
         self._num_logprobs[slot] = start.sampling.logprobs or 0
 
-    def is_greedy(self, rows: SampleRows) -> bool:
-        """Whether each row needs the argmax of its logits, and nothing else."""
-        return not self._mix_of(rows).need
+    def needs(self, rows: SampleRows) -> int:
+        """What any of the rows needs beyond the argmax of its logits: bits of `Need`."""
+        return self._mix_of(rows).need
 
     def __call__(self, logits: torch.Tensor, rows: SampleRows) -> Sampled:
         """logits [R, V] float32, which may be overwritten."""
         mix = self._mix_of(rows)
         need = mix.need
         if not need:
-            return Sampled(token_ids=self._op(logits, None, None, None, None, None))
+            token_ids = self._op(logits, None, None, None, None, None)
+            best = logits.gather(1, token_ids[:, None])[:, 0]
+            return Sampled(token_ids=_where_finite(best, token_ids))
         raw = None
         if mix.logprobs is not None:
             raw = mix.logprobs.of(logits)
@@ -123,11 +126,13 @@ class Sampler:
             logits = logits.contiguous()
             self._edit(logits, mix, rows)
         draws = None if mix.key is None else uniform(mix.key, rows.positions)
-        token_ids = self._op(logits, mix.temperature, mix.top_k, mix.top_p, mix.min_p, draws)
+        best = logits.amax(-1)  # before the op, which may overwrite them
+        drawn = self._op(logits, mix.temperature, mix.top_k, mix.top_p, mix.min_p, draws)
+        token_ids = _where_finite(best, drawn)
         if raw is None or mix.logprobs is None:
             return Sampled(token_ids=token_ids)
         counts = [self._num_logprobs[rows.host_slots[row]] for row in mix.logprobs.host]
-        logprobs = row_logprobs(raw, mix.logprobs.of(token_ids), counts)
+        logprobs = row_logprobs(raw, mix.logprobs.of(token_ids).clamp(min=0), counts)
         return Sampled(token_ids=token_ids, logprobs=logprobs, logprob_rows=mix.logprobs.host)
 
     def _edit(self, logits: torch.Tensor, mix: _Mix, rows: SampleRows) -> None:
@@ -211,3 +216,9 @@ class Sampler:
     def _rows_with(self, slots: list[int], need: int) -> list[int]:
         """The rows with any of these needs."""
         return [row for row, slot in enumerate(slots) if self._needs[slot] & need]
+
+
+def _where_finite(best: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
+    """NO_TOKEN where a row's `best` logit is no finite number: what a kernel then makes of the row
+    is no token, and may lie outside of the vocabulary."""
+    return torch.where(best.isfinite(), token_ids, NO_TOKEN)
