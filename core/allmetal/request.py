@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -12,6 +11,28 @@ import msgspec
 from allmetal.errors import RequestError
 
 FinishReason: TypeAlias = Literal["stop", "length", "abort", "error"]
+
+LARGEST = 1e6
+"""Of what logits are scaled or shifted by, so that no product or sum of theirs overflows."""
+
+_INTEGERS = ("n", "max_tokens", "min_tokens", "top_k", "seed", "logprobs", "prompt_logprobs")
+_REALS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+_MANY: Mapping[str, type] = {
+    "stop": str,
+    "bad_words": str,
+    "stop_token_ids": int,
+    "allowed_token_ids": int,
+    "bad_word_ids": Collection,
+}
+_NAMES: Mapping[type, str] = {str: "texts", int: "token ids", Collection: "tuples of token ids"}
+_OPTIONAL = frozenset({"max_tokens", "seed", "logprobs", "prompt_logprobs", "allowed_token_ids"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +67,38 @@ class SamplingParams:
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        for ok, message in self._rules():
-            if not ok:
-                raise RequestError(message, hint="see docs/sampling.md for each parameter's range")
+        for rules in (self._types, self._rules):  # ranges are asked of the right types only
+            for ok, message in rules():
+                if not ok:
+                    hint = "see docs/sampling.md for each parameter's range"
+                    raise RequestError(message, hint=hint)
+
+    def _types(self) -> Iterator[tuple[bool, str]]:
+        """Where Python would go on for a while, and fail far from here."""
+        for name in _INTEGERS:
+            value = getattr(self, name)
+            plain = isinstance(value, int) and not isinstance(value, bool)
+            fits = plain or (value is None and name in _OPTIONAL)
+            yield fits, f"{name} must be an integer, not {value!r}"
+        for name in _REALS:
+            value = getattr(self, name)
+            yield isinstance(value, int | float), f"{name} must be a number, not {value!r}"
+        for name, kind in _MANY.items():
+            values = getattr(self, name)
+            fits = (values is None and name in _OPTIONAL) or (
+                isinstance(values, Collection)
+                and not isinstance(values, str | bytes | Mapping)
+                and all(isinstance(value, kind) for value in values)
+            )
+            yield fits, f"{name} must be a tuple of {_NAMES[kind]}, not {values!r}"
+        bias = self.logit_bias
+        fits = isinstance(bias, Mapping) and all(
+            isinstance(token, int) and isinstance(value, int | float)
+            for token, value in bias.items()
+        )
+        yield fits, f"logit_bias must map token ids to numbers, not {bias!r}"
 
     def _rules(self) -> tuple[tuple[bool, str], ...]:
-        finite = math.isfinite
         return (
             (self.n >= 1, f"n must be at least 1, not {self.n}"),
             (
@@ -64,8 +111,8 @@ class SamplingParams:
                 f"min_tokens ({self.min_tokens}) exceeds max_tokens ({self.max_tokens})",
             ),
             (
-                finite(self.temperature) and self.temperature >= 0,
-                f"temperature must be a number of at least 0, not {self.temperature}",
+                0 <= self.temperature <= LARGEST,
+                f"temperature must be in [0, {LARGEST:g}], not {self.temperature}",
             ),
             (self.top_k >= 0, f"top_k must be 0 (off) or positive, not {self.top_k}"),
             (0 < self.top_p <= 1, f"top_p must be in (0, 1], not {self.top_p}"),
@@ -79,8 +126,9 @@ class SamplingParams:
                 f"frequency_penalty must be in [-2, 2], not {self.frequency_penalty}",
             ),
             (
-                finite(self.repetition_penalty) and self.repetition_penalty > 0,
-                f"repetition_penalty must be positive, not {self.repetition_penalty}",
+                1 / LARGEST <= self.repetition_penalty <= LARGEST,
+                f"repetition_penalty must be in [{1 / LARGEST:g}, {LARGEST:g}], "
+                f"not {self.repetition_penalty}",
             ),
             (
                 self.logprobs is None or self.logprobs >= 0,
@@ -92,7 +140,10 @@ class SamplingParams:
             ),
             (all(self.stop), "a stop string must not be empty"),
             (all(self.bad_words), "a bad word must not be empty"),
-            (all(map(finite, self.logit_bias.values())), "logit_bias values must be finite"),
+            (
+                all(-LARGEST <= value <= LARGEST for value in self.logit_bias.values()),
+                f"logit_bias values must be in [-{LARGEST:g}, {LARGEST:g}]",
+            ),
             (
                 self.allowed_token_ids is None or len(self.allowed_token_ids) > 0,
                 "allowed_token_ids must name at least one token",

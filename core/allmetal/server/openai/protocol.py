@@ -19,6 +19,9 @@ Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # Each choice is a sequence with a state of its own from the start.
 Choices = Annotated[int, msgspec.Meta(le=1024)]
 
+# Each is a token with its number, at every position; the vocabulary has hundreds of thousands.
+Entries = Annotated[int, msgspec.Meta(le=100)]
+
 
 class StreamOptions(msgspec.Struct, kw_only=True):
     include_usage: bool | None = None
@@ -58,7 +61,7 @@ class CommonRequest(msgspec.Struct, kw_only=True):
     bad_words: list[str] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    prompt_logprobs: Int | None = None
+    prompt_logprobs: Entries | None = None
     priority: Int | None = None
     cache_salt: str | None = None
 
@@ -73,7 +76,7 @@ class CompletionRequest(CommonRequest, kw_only=True):
 
     prompt: str | list[str | Int | list[Int]]
     echo: bool | None = None
-    logprobs: Int | None = None
+    logprobs: Entries | None = None
 
 
 class ChatRequest(CommonRequest, kw_only=True):
@@ -95,7 +98,7 @@ class ChatRequest(CommonRequest, kw_only=True):
     messages: list[dict[str, Any]]
     max_completion_tokens: Int | None = None
     logprobs: bool | None = None
-    top_logprobs: Int | None = None
+    top_logprobs: Entries | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
