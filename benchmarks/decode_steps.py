@@ -99,11 +99,11 @@ def measure(engine: Engine, batch: int, steps: int, *, sampled: bool, profile: P
     run(engine, WARMUP)
     took = run(engine, steps) / steps
     line = f"{batch:5}  {took * 1e3:7.3f}  {batch / took:8.0f}"
-    if profile is not None:
-        line = f"{traced(engine, profile, batch)}\n{line}"
     alone = replay_alone(engine, batch, steps)
     if alone is not None:
         line += f"  {alone * 1e3:9.3f}  {100 * (1 - alone / took):6.1f}"
+    if profile is not None:
+        line = f"{traced(engine, profile, batch)}\n{line}"
     engine.abort([request.request_id for request in requests])
     while engine.has_work:
         engine.step()
@@ -139,13 +139,14 @@ def replay_alone(engine: Engine, batch: int, times: int) -> float | None:
     runner: Any = engine.executor._runner  # type: ignore[attr-defined]
     if runner._graphs is None:
         return None
-    made = [made for made in runner._graphs._recorded if made.size >= batch]
-    if not made:
+    sizes = [size for size in runner._graphs._sizes if size >= batch]
+    if not sizes:
         return None
+    graph = runner._graphs._steps[sizes[0]].graph
     runner._device.synchronize()
     began = time.perf_counter()
     for _ in range(times):
-        made[0].graph.replay()
+        graph.replay()
     runner._device.synchronize()
     return (time.perf_counter() - began) / times
 

@@ -2,8 +2,9 @@
 
 A ladder of batch sizes is recorded when the cache is there.  A step takes the smallest that holds
 it, and rows left over run on the padding slot.  Each graph makes its inputs from the sequences'
-state, chooses greedily and writes the tokens back.  Where rows ask for more, the sampler chooses
-again from the logits and overwrites them: an argmax for nothing, and one graph a size.
+state, chooses greedily and writes the tokens back.  Where rows ask for more, a token is chosen
+again from the logits and overwrites the first, an argmax for nothing: by another, small graph
+where some are drawn, by the sampler where logits are edited or reported.
 
 Legend: B rows of a graph, N of them sequences, G KV groups, V vocabulary.
 """
@@ -12,16 +13,20 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from allmetal.executor.contract import StepPlan
 from allmetal.platform.batch import AttentionBatch, Batch, DeviceOnly
 from allmetal.platform.contract import Graph, GraphCapture
+from allmetal.platform.plan import name_sizes
 from allmetal.platform.specs import DecodeStateOp, SamplingOp
 from allmetal.runner.inputs import SampleRows
+from allmetal.runner.sampler.params import Records
+from allmetal.runner.sampler.random import uniform
 from allmetal.runner.state import SequenceState
 from allmetal.runner.transfer import Uploader
 from allmetal_models.base import CausalLM
@@ -35,17 +40,28 @@ class Replayed:
     rows: SampleRows
     logits: torch.Tensor  # [N, V] float32
     token_ids: torch.Tensor  # [N] int64, the greedy choice, which the state has already
+    size: int
 
 
-@dataclass(slots=True, kw_only=True)
-class _Recorded:
-    """One size.  `token_ids` is what the last run made, or the one that was recorded."""
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    graph: Graph
+    token_ids: torch.Tensor  # [B] int64, what a replay leaves
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    reason: str
+    for_memory: bool  # so that less of it may do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Buffers:
+    """Where all graphs of a size find their numbers."""
 
     size: int
     words: torch.Tensor  # [2 + G, B] int64, see DecodeStateOp
     logits: torch.Tensor  # [B, V] float32
-    token_ids: torch.Tensor | None = None
-    graph: Graph | None = None
 
 
 class DecodeGraphs:
@@ -66,13 +82,19 @@ class DecodeGraphs:
         self._sampling = sampling
         self._uploader = uploader
         self._sections = 2 + state.num_groups
-        self._recorded: list[_Recorded] = []
         self._sizes: list[int] = []
+        self._buffers: dict[int, _Buffers] = {}
+        self._steps: dict[int, _Launch] = {}
+        self._draws: dict[tuple[int, bool], _Launch] = {}
 
-    @property
-    def sizes(self) -> Sequence[int]:
-        """Those that are recorded, rising."""
-        return self._sizes
+    def __str__(self) -> str:
+        """What is recorded."""
+        complete = len(self._draws) == 2 * len(self._sizes)
+        return name_sizes(self._sizes) + ("" if complete else ", greedy only")
+
+    def __bool__(self) -> bool:
+        """Whether anything is recorded."""
+        return bool(self._sizes)
 
     # ---- once ------------------------------------------------------------------------------
 
@@ -86,31 +108,40 @@ class DecodeGraphs:
         self._words = torch.empty(self._sections * largest, dtype=torch.int64, device=device)
         self._logits = torch.empty(largest, self._model.vocab_size, device=device)
         self._query_start = torch.arange(largest + 1, dtype=torch.int32, device=device)
-        reason = None
+        reasons = []
         for size in sorted(sizes, reverse=True):
-            made = self._prepare(size)
-            try:
-                self._run(made)  # so that nothing is left to be compiled
-                made.graph = capture.capture(lambda made=made: self._run(made))  # type: ignore[misc]
-            except torch.OutOfMemoryError as error:
-                reason = reason or _reason(size, error)
-            except Exception as error:  # whatever a kernel or a device raises
-                return _reason(size, error)
-            else:
-                self._recorded.insert(0, made)
-                self._sizes.insert(0, size)
-        return reason
+            buffers = self._prepare(size)
+            made = _launch(capture, partial(self._run, buffers))
+            if isinstance(made, _Failure):
+                reasons.append(f"at {size} sequences: {made.reason}")
+                if not made.for_memory:
+                    break
+                continue
+            self._steps[size], self._buffers[size] = made, buffers
+            self._sizes.insert(0, size)
+        reasons += self._record_draws(capture)
+        return next(iter(reasons), None)
 
-    def _prepare(self, size: int) -> _Recorded:
+    def _record_draws(self, capture: GraphCapture) -> Iterator[str]:
+        for size in reversed(self._sizes):
+            for filtered in (False, True):
+                buffers = self._prepare(size)
+                made = _launch(capture, partial(self._draw, buffers, filtered))
+                if isinstance(made, _Failure):
+                    yield f"tokens of {size} sequences that are not greedy: {made.reason}"
+                    return
+                self._draws[size, filtered] = made
+
+    def _prepare(self, size: int) -> _Buffers:
         """Padding in every row."""
         words = self._words[: self._sections * size].view(self._sections, size)
         words.zero_()
         words[0] = self._state.padding_slot
         words[1] = 1
-        return _Recorded(size=size, words=words, logits=self._logits[:size])
+        return _Buffers(size=size, words=words, logits=self._logits[:size])
 
-    def _run(self, made: _Recorded) -> None:
-        """The whole step, from words to tokens in the state.  This is what is recorded."""
+    def _run(self, made: _Buffers) -> torch.Tensor:
+        """The whole step, from words to tokens in the state."""
         state, size = self._state, made.size
         token_ids, positions, seq_lens, tables, mappings = self._decode_state.read(
             made.words, state.tokens, state.tables
@@ -132,7 +163,21 @@ class DecodeGraphs:
         logits = self._model.logits(hidden, made.logits)
         chosen = self._sampling(logits, None, None, None, None, None)
         self._decode_state.write(made.words, state.tokens, chosen)
-        made.token_ids = chosen
+        return chosen
+
+    def _draw(self, made: _Buffers, filtered: bool) -> torch.Tensor:
+        """Tokens once more, with what each sequence's record asks for; greedy rows stay so."""
+        records = Records(self._state.records.index_select(0, made.words[0]))
+        filters = (
+            records.integer("top_k").contiguous() if filtered else None,
+            records.real("top_p").contiguous() if filtered else None,
+            records.real("min_p").contiguous() if filtered else None,
+        )
+        temperature = records.real("temperature").contiguous()
+        draws = uniform(records.key, made.words[1])
+        chosen = self._sampling(made.logits, temperature, *filters, draws)
+        self._decode_state.write(made.words, self._state.tokens, chosen)
+        return chosen
 
     # ---- every step ------------------------------------------------------------------------
 
@@ -143,15 +188,14 @@ class DecodeGraphs:
         place = bisect_left(self._sizes, count)
         if step.num_tokens != count or step.starts or place == len(self._sizes):
             return None
-        made = self._recorded[place]
+        made = self._buffers[self._sizes[place]]
         lengths = [computed + 1 for computed in step.num_computed]
         words = self._pack(step, lengths, made.size)
         if words is None:
             return None
         self._uploader.send(words, into=self._words)
-        assert made.graph is not None
-        assert made.token_ids is not None
-        made.graph.replay()
+        launch = self._steps[made.size]
+        launch.graph.replay()
         slots, positions = made.words[:2, :count].unbind(0)
         rows = SampleRows(
             host_slots=step.slots,
@@ -160,7 +204,22 @@ class DecodeGraphs:
             positions=positions,
             hidden=None,
         )
-        return Replayed(rows=rows, logits=made.logits[:count], token_ids=made.token_ids[:count])
+        return Replayed(
+            rows=rows,
+            logits=made.logits[:count],
+            token_ids=launch.token_ids[:count],
+            size=made.size,
+        )
+
+    def draw(self, step: Replayed, *, filtered: bool) -> torch.Tensor | None:
+        """Tokens [N] int64 of a step just replayed, drawn as each sequence wants; `filtered`: some
+        row has a top-k, a top-p or a min-p.  They replace the greedy ones in the state.  None if
+        that is not recorded."""
+        launch = self._draws.get((step.size, filtered))
+        if launch is None:
+            return None
+        launch.graph.replay()
+        return launch.token_ids[: len(step.token_ids)]
 
     def _pack(self, step: StepPlan, lengths: list[int], size: int) -> array[int] | None:
         """The words of a graph of `size` rows, or None for a step that it cannot do."""
@@ -183,6 +242,17 @@ class DecodeGraphs:
         return words
 
 
-def _reason(size: int, error: Exception) -> str:
-    lines = str(error).splitlines()
-    return f"at {size} sequences: {type(error).__name__}: {lines[0] if lines else 'no message'}"
+def _launch(capture: GraphCapture, run: Callable[[], torch.Tensor]) -> _Launch | _Failure:
+    """`run`, recorded."""
+    try:
+        made = [run()]  # so that nothing is left to be compiled
+
+        def once() -> None:
+            made[0] = run()
+
+        graph = capture.capture(once)
+        return _Launch(graph, made[0])
+    except Exception as error:  # whatever a kernel or a device raises
+        lines = str(error).splitlines()
+        reason = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+        return _Failure(reason, isinstance(error, torch.OutOfMemoryError))

@@ -25,6 +25,7 @@ from allmetal.runner.graphs import DecodeGraphs, Replayed
 from allmetal.runner.inputs import InputBuilder, StepInputs
 from allmetal.runner.prompt_logprobs import PromptLogprobs
 from allmetal.runner.sampler.logprobs import RowLogprobs
+from allmetal.runner.sampler.params import DRAWS, FILTERS
 from allmetal.runner.sampler.sampler import Sampled, Sampler
 from allmetal.runner.state import SequenceState
 from allmetal.runner.transfer import Download, Downloader, Uploader
@@ -110,7 +111,7 @@ class ModelRunner:
         reason: str | None = "the device records nothing"
         if (capture := self._device.graphs) is not None:
             reason = graphs.record(capture, plan.graph_sizes)
-        if graphs.sizes:
+        if graphs:
             self._graphs = graphs
         if reason is None:
             return ()
@@ -119,7 +120,7 @@ class ModelRunner:
             plan.platform,
             "graph_capture",
             asked=name_sizes(plan.graph_sizes),
-            got=name_sizes(graphs.sizes),
+            got=str(graphs),
             reason=reason,
             hint="--no-graph-capture",
             explicit=plan.is_wish("graph_capture"),
@@ -134,8 +135,9 @@ class ModelRunner:
     def launch(self, step: StepPlan) -> LaunchedStep:
         for start in step.starts:
             self._start(start)
-        if self._graphs is not None and (replayed := self._graphs.replay(step)) is not None:
-            return self._report(step, self._choose(replayed), [])
+        graphs = self._graphs
+        if graphs is not None and (replayed := graphs.replay(step)) is not None:
+            return self._report(step, self._choose(graphs, replayed), [])
         inputs = self._inputs.build(step)
         hidden = self._model.forward(inputs.batch)
         prompt = self._prompt_logprobs(step, inputs, hidden)
@@ -146,12 +148,17 @@ class ModelRunner:
         self._sampler.start(start)
         self._prompt_logprobs.start(start)
 
-    def _choose(self, step: Replayed) -> Sampled:
+    def _choose(self, graphs: DecodeGraphs, step: Replayed) -> Sampled:
         """The tokens of a replayed step: its own, unless a row needs more than its argmax."""
-        rows = step.rows
-        if self._sampler.is_greedy(rows):
+        rows, need = step.rows, self._sampler.needs(step.rows)
+        token_ids: torch.Tensor | None = None
+        if not need:
+            token_ids = step.token_ids
+        elif not need & ~DRAWS:
+            token_ids = graphs.draw(step, filtered=bool(need & FILTERS))
+        if token_ids is not None:
             # Without a copy on its way to the host, the next replay would change them.
-            kept = step.token_ids.clone() if self._downloader is None else step.token_ids
+            kept = token_ids.clone() if self._downloader is None else token_ids
             return Sampled(token_ids=kept)
         sampled = self._sampler(step.logits, rows)
         self._state.write_tokens(rows.slots, rows.positions, sampled.token_ids)

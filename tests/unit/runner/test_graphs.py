@@ -55,7 +55,7 @@ def test_tokens_are_those_of_the_model_while_sequences_come_and_go(
 ) -> None:
     driver = driver_of(llama, device, OFFERED, graph_sizes=SIZES)
     assert driver.decisions == ()
-    assert recorder.captures == len(SIZES)
+    assert recorder.captures == 3 * len(SIZES)  # a step, and two kinds of draws
     run = counted(driver)
     first, second, third = PROMPTS
     assert not run({4: len(first)}, driver.start(4, first))
@@ -102,30 +102,37 @@ KINDS: list[dict[str, Any]] = [
     {"temperature": 1.0, "logit_bias": {3: 2.0}, "bad_word_ids": ((3, 4), (5,)), "logprobs": 3},
     {"temperature": 0.0, "allowed_token_ids": (1, 2, 3, 40), "prompt_logprobs": 2},
     {"temperature": 0.7, "min_tokens": 4, "frequency_penalty": 1.0},
+    {"temperature": 1.1},
 ]
+DRAWN = (1, 6)
 
 
-@pytest.mark.parametrize("mixed", [True, False])
+@pytest.mark.parametrize(
+    "batches",
+    [[(0, 1, 2, 3, 4, 5)], [(number,) for number in range(len(KINDS))], [(0, 1, 6), (6, 0)]],
+    ids=["all kinds", "each alone", "greedy and drawn"],
+)
 def test_rows_that_ask_for_more_than_the_argmax_get_it(
-    llama: Any, driver_of: Any, device: Any, recorder: Recorder, mixed: bool
+    llama: Any, driver_of: Any, device: Any, recorder: Recorder, batches: list[tuple[int, ...]]
 ) -> None:
     def outputs(driver: Any) -> list[Any]:
-        kinds = list(enumerate(KINDS))
-        batches = [kinds] if mixed else [[kind] for kind in kinds]
         made = []
         for batch in batches:
-            slots = [slot for slot, _ in batch]
             starts = [
-                driver.start(slot, PROMPTS[0], SamplingParams(max_tokens=None, **kind), seed=slot)
-                for slot, kind in batch
+                driver.start(
+                    slot, PROMPTS[0], SamplingParams(max_tokens=None, **KINDS[kind]), seed=kind
+                )
+                for slot, kind in enumerate(batch)
             ]
+            slots = range(len(batch))
             made.append(driver.run(dict.fromkeys(slots, len(PROMPTS[0])), *starts))
             made += [driver.run(dict.fromkeys(slots, 1)) for _ in range(12)]
         return made
 
     plain = outputs(driver_of(llama))
     replayed = outputs(driver_of(llama, device, OFFERED, graph_sizes=SIZES))
-    assert recorder.replays == (12 if mixed else 12 * len(KINDS))
+    drawn = sum(set(batch) <= {0, *DRAWN} and set(batch) != {0} for batch in batches)
+    assert recorder.replays == 12 * (len(batches) + drawn)
     for one, other in zip(plain, replayed, strict=True):
         assert one.token_ids == other.token_ids
         assert (one.logprobs is None) == (other.logprobs is None)
@@ -234,6 +241,31 @@ def test_sizes_for_which_memory_is_missing_are_left_out(
     assert row.reason == "at 6 sequences: OutOfMemoryError: tried to allocate"
     assert served(driver, expected)
     assert recorder.replays == 6
+
+
+def test_draws_that_cannot_be_recorded_are_told_and_made_without(
+    llama: Any, expected: Any, driver_of: Any, device: Any, recorder: Recorder
+) -> None:
+    def no_draws(number: int) -> None:
+        if number > len(SIZES):
+            raise RuntimeError("random numbers come from the host")
+
+    recorder.fail = no_draws
+    driver = driver_of(llama, device, OFFERED, graph_sizes=SIZES)
+    (row,) = driver.decisions
+    assert row.got == "4 sizes up to 6, greedy only"
+    assert "not greedy: RuntimeError: random numbers come from the host" in row.reason
+    assert served(driver, expected)
+    assert recorder.replays == 6
+    kind = SamplingParams(max_tokens=None, temperature=1.0)
+    tokens = []
+    for made in (driver, driver_of(llama)):
+        made.run({1: 7}, made.start(1, PROMPTS[0], kind, seed=5))
+        for _ in range(6):
+            made.run({1: 1})
+        tokens.append(made.sequences[1].tokens)
+    assert tokens[0] == tokens[1]
+    assert recorder.replays == 12
 
 
 def test_a_device_that_records_nothing_is_told_of(

@@ -47,6 +47,9 @@ class Need:
 PENALTY: Final = Need.REPETITION | Need.OUTPUT_PENALTY
 EDITS: Final = PENALTY | Need.CONSTRAINT
 """Needs that change a row's logits before one is chosen."""
+FILTERS: Final = Need.TOP_K | Need.TOP_P | Need.MIN_P
+DRAWS: Final = Need.RANDOM | FILTERS
+"""Needs that a row's record says all about."""
 
 
 def needs(sampling: SamplingParams) -> int:
@@ -73,9 +76,18 @@ def needs(sampling: SamplingParams) -> int:
 
 def record(start: SequenceStart) -> bytes:
     """The record of a starting sequence, RECORD.itemsize bytes."""
-    sampling = start.sampling
+    return _pack(start.sampling, stream_key(start.seed), start.num_prompt_tokens)
+
+
+def no_record() -> list[int]:
+    """The words of a record of no sequence: it draws nothing and changes nothing."""
+    words: list[int] = np.frombuffer(_pack(SamplingParams(temperature=0.0), 0, 1), "=i8").tolist()
+    return words
+
+
+def _pack(sampling: SamplingParams, key: int, num_prompt: int) -> bytes:
     values = (
-        stream_key(start.seed),
+        key,
         sampling.temperature,
         min(sampling.top_k, 2**31 - 1),
         sampling.top_p,
@@ -83,7 +95,7 @@ def record(start: SequenceStart) -> bytes:
         sampling.repetition_penalty,
         sampling.presence_penalty,
         sampling.frequency_penalty,
-        start.num_prompt_tokens,
+        num_prompt,
     )
     return np.array([values], dtype=RECORD).tobytes()
 
