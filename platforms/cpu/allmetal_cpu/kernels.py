@@ -10,6 +10,7 @@ from allmetal_cpu.native.attention_input import ATTENTION_INPUT
 from allmetal_cpu.native.gated_activation import GATED_ACTIVATION
 from allmetal_cpu.native.linear import LINEAR
 from allmetal_cpu.native.rms_norm import RMS_NORM
+from allmetal_cpu.native.sampling import SAMPLING
 from allmetal_cpu.ops.attention import TorchPagedAttention
 from allmetal_cpu.ops.attention_input import TorchAttentionInput
 from allmetal_cpu.ops.gated_activation import TorchGatedActivation
@@ -25,5 +26,5 @@ def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
         "linear": (LINEAR, OneDNNLinear(), TorchInt8Linear(), ExpandedLinear()),
         "rms_norm": (RMS_NORM, TorchRMSNorm()),
         "gated_activation": (GATED_ACTIVATION, TorchGatedActivation()),
-        "sampling": (TorchSampling(),),
+        "sampling": (SAMPLING, TorchSampling()),
     }

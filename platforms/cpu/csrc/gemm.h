@@ -23,9 +23,11 @@ template <class T>
 struct PackWide {
   static constexpr int K = 1;
   typedef float Element;
-  static AM_INLINE void pack(const T* w, int64_t ldw, int64_t columns, int64_t C, Element* out) {
+  template <class Row>
+  static AM_INLINE void pack(const Row& row, int64_t columns, int64_t C, Element* out) {
     for (int64_t n = 0; n < COLUMNS; n++) {
-      for (int64_t c = 0; c < C; c++) out[c * COLUMNS + n] = n < columns ? to_float(w[n * ldw + c]) : 0;
+      const T* from = n < columns ? row(n) : nullptr;
+      for (int64_t c = 0; c < C; c++) out[c * COLUMNS + n] = from ? to_float(from[c]) : 0;
     }
   }
   typedef f32 V;
@@ -47,11 +49,11 @@ struct Pack<bf16> {
   typedef __m512i V;
 
   // 16 x 16 pairs are transposed in registers; C is even.
-  static AM_INLINE void transpose(const bf16* w, int64_t ldw, int rows, __mmask16 pairs,
+  static AM_INLINE void transpose(const bf16* const* rows, int count, int64_t c, __mmask16 pairs,
                                   bf16* out) {
     __m512i r[16], t[16];
     for (int i = 0; i < 16; i++)
-      r[i] = i < rows ? _mm512_maskz_loadu_epi32(pairs, w + i * ldw) : _mm512_setzero_si512();
+      r[i] = i < count ? _mm512_maskz_loadu_epi32(pairs, rows[i] + c) : _mm512_setzero_si512();
     for (int i = 0; i < 8; i++) {
       t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
       t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
@@ -77,13 +79,15 @@ struct Pack<bf16> {
     }
   }
 
-  static AM_INLINE void pack(const bf16* w, int64_t ldw, int64_t columns, int64_t C, bf16* out) {
+  template <class Row>
+  static AM_INLINE void pack(const Row& row, int64_t columns, int64_t C, bf16* out) {
     for (int64_t n = 0; n < COLUMNS; n += 16) {
-      const int64_t rows = columns - n < 16 ? columns - n : 16;
+      const bf16* rows[16];
+      const int count = columns - n < 0 ? 0 : columns - n < 16 ? int(columns - n) : 16;
+      for (int i = 0; i < count; i++) rows[i] = row(n + i);
       for (int64_t c = 0; c < C; c += 32) {
         const int pairs = int(C - c < 32 ? C - c : 32) / 2;
-        transpose(w + n * ldw + c, ldw, int(rows), __mmask16((1u << pairs) - 1),
-                  out + c * COLUMNS + 2 * n);
+        transpose(rows, count, c, __mmask16((1u << pairs) - 1), out + c * COLUMNS + 2 * n);
       }
     }
   }
@@ -150,6 +154,18 @@ AM_INLINE GemmTile<T> gemm_tile_for(int64_t mr) {
   }
 }
 
+// All M rows against one packed tile's columns.
+template <class T>
+AM_INLINE void gemm_rows(const T* x, int64_t ldx, int64_t M,
+                         const typename Pack<T>::Element* packed, int64_t C, bool add, float* out,
+                         int64_t ldo) {
+  const int64_t num_blocks = (M + MAX_MR - 1) / MAX_MR;
+  for (int64_t i = 0; i < num_blocks; i++) {
+    const int64_t m = M * i / num_blocks, mr = M * (i + 1) / num_blocks - m;
+    gemm_tile_for<T>(mr)(x + m * ldx, ldx, packed, C, add, out + m * ldo, ldo);
+  }
+}
+
 // out[M][N] = x[M] . w[N]; N is at most MAX_N, C a multiple of Pack<T>::K, and a row of `out` has
 // room for N rounded up to whole tiles.  rows(c, size, ld) gives channels c .. c + size - 1 of w;
 // ahead(n, c) is where that of row n and channels from c comes from, asked for while the slice
@@ -164,8 +180,8 @@ AM_INLINE void gemm(const T* x, int64_t ldx, int64_t M, int64_t N, int64_t C, co
     int64_t ldw;
     const T* w = rows(c, size, ldw);
     for (int64_t n = 0; n < N; n += COLUMNS)
-      Pack<T>::pack(w + n * ldw, ldw, N - n < COLUMNS ? N - n : COLUMNS, size,
-                    packed + n * SLICE);
+      Pack<T>::pack([=](int64_t i) { return w + (n + i) * ldw; },
+                    N - n < COLUMNS ? N - n : COLUMNS, size, packed + n * SLICE);
     for (int64_t i = 0; i < num_blocks; i++) {
       const int64_t m = M * i / num_blocks, mr = M * (i + 1) / num_blocks - m;
       for (int64_t n = N * i / num_blocks; n < N * (i + 1) / num_blocks; n++) ahead(n, c + SLICE);

@@ -5,6 +5,7 @@
 #include "attention.h"
 #include "elementwise.h"
 #include "linear.h"
+#include "sampling.h"
 
 #define AM_STRING_(x) #x
 #define AM_STRING(x) AM_STRING_(x)
@@ -21,6 +22,7 @@ extern const Kernels AM_JOIN(AM_ISA, _kernels) = {
     AM_STRING(AM_ISA),
     AM_TYPED(uint16_t),
     AM_TYPED(float),
+    AM_ISA::sampling,
 };
 
 }  // namespace allmetal

@@ -44,6 +44,11 @@ struct Kernels {
   const char* isa;
   Typed<uint16_t> bf16;
   Typed<float> f32;
+
+  // logits [rows, V]; out [rows]; options [rows] each, or null
+  void (*sampling)(int64_t* out, const float* logits, const float* temperature,
+                   const int32_t* top_k, const float* top_p, const float* min_p,
+                   const float* uniform, int64_t num_rows, int64_t V);
 };
 
 extern const Kernels portable_kernels;

@@ -90,3 +90,9 @@ AM_EXPORT void am_limit_isa(const char* name) { chosen = allmetal::choose(name);
 
 AM_API(bf16, uint16_t)
 AM_API(f32, float)
+
+AM_EXPORT void am_sampling_f32(int64_t* out, const float* logits, const float* temperature,
+                               const int32_t* top_k, const float* top_p, const float* min_p,
+                               const float* uniform, int64_t num_rows, int64_t V) {
+  chosen->sampling(out, logits, temperature, top_k, top_p, min_p, uniform, num_rows, V);
+}

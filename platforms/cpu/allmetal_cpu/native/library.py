@@ -27,6 +27,7 @@ _SIGNATURES = {
     "attention": (*[c_void_p] * 4, c_int64, *[c_void_p] * 3, *[c_int64] * 6, c_float, c_float),
     "attention_input": (*[c_void_p] * 8, *[c_int64] * 6, c_int, c_int, c_float, c_float),
     "rms_norm": (*[c_void_p] * 5, *[c_int64] * 2, c_float, c_float, c_int),
+    "sampling": (*[c_void_p] * 7, *[c_int64] * 2),
     "gated_activation": (*[c_void_p] * 2, *[c_int64] * 2, c_int),
 }
 
