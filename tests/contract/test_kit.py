@@ -262,8 +262,24 @@ class _DecodeState:
     def read(self, words: torch.Tensor, *state: torch.Tensor) -> Any:
         return self.op.read(self.words(words), *state)
 
-    def write(self, words: torch.Tensor, *more: torch.Tensor) -> None:
-        self.op.write(self.words(words), *more)
+    def write(self, words: torch.Tensor, *more: torch.Tensor) -> Any:
+        return self.op.write(self.words(words), *more)
+
+
+class _Unchecked(_DecodeState):
+    def __init__(self, op: Any) -> None:
+        super().__init__(op, lambda words: words)
+
+    def write(self, words: torch.Tensor, *more: Any) -> Any:
+        return self.op.write(words, *more[:2])
+
+
+def test_tokens_that_are_not_checked_are_found() -> None:
+    platform = WrongPlatform("decode_state", wrap=lambda s, op: _Unchecked(op))
+    with pytest.raises(AssertionError):
+        KIT.test_decode_state_is_what_it_claims(
+            bench_of(platform), problems.DECODE_STATE[1], (2, 9, 64)
+        )
 
 
 def forgets_blocks(words: torch.Tensor) -> torch.Tensor:

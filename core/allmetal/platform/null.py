@@ -162,8 +162,14 @@ class _DecodeState:
             words.new_zeros(groups, rows),
         )
 
-    def write(self, words: torch.Tensor, tokens: torch.Tensor, token_ids: torch.Tensor) -> None:
-        """Tokens are let go."""
+    def write(
+        self,
+        words: torch.Tensor,
+        tokens: torch.Tensor,
+        token_ids: torch.Tensor,
+        logits: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return token_ids
 
 
 _OPS: Mapping[str, Callable[[Any], Any]] = {

@@ -307,6 +307,16 @@ class DecodeStateOp(Protocol):
         two as `AttentionBatch` has them."""
         ...
 
-    def write(self, words: torch.Tensor, tokens: torch.Tensor, token_ids: torch.Tensor) -> None:
-        """tokens[slot, length] = token_ids [B] int64 of each sequence."""
+    def write(
+        self,
+        words: torch.Tensor,
+        tokens: torch.Tensor,
+        token_ids: torch.Tensor,
+        logits: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """tokens[slot, length] = token_ids [B] int64 of each sequence, or 0 for one below 0.
+
+        Returns token_ids.  Where `logits` [B, V] float32 are given they are checked first: a token
+        outside of V, or whose logit is no finite number, becomes -1.
+        """
         ...

@@ -19,7 +19,7 @@ from functools import partial
 
 import torch
 
-from allmetal.executor.contract import StepPlan
+from allmetal.executor.contract import NO_TOKEN, StepPlan
 from allmetal.platform.batch import AttentionBatch, Batch, DeviceOnly
 from allmetal.platform.contract import Graph, GraphCapture
 from allmetal.platform.plan import name_sizes
@@ -162,8 +162,7 @@ class DecodeGraphs:
         hidden = self._model.forward(Batch(token_ids=token_ids, positions=positions, groups=groups))
         logits = self._model.logits(hidden, made.logits)
         chosen = self._sampling(logits, None, None, None, None, None)
-        self._decode_state.write(made.words, state.tokens, chosen)
-        return chosen
+        return self._decode_state.write(made.words, state.tokens, chosen, logits)
 
     def _draw(self, made: _Buffers, filtered: bool) -> torch.Tensor:
         """Tokens once more, with what each sequence's record asks for; greedy rows stay so."""
@@ -176,8 +175,10 @@ class DecodeGraphs:
         temperature = records.real("temperature").contiguous()
         draws = uniform(records.key, made.words[1])
         chosen = self._sampling(made.logits, temperature, *filters, draws)
-        self._decode_state.write(made.words, self._state.tokens, chosen)
-        return chosen
+        # The step has looked whether there is anything to choose from.
+        known = self._steps[made.size].token_ids
+        chosen = torch.where(known == NO_TOKEN, NO_TOKEN, chosen)
+        return self._decode_state.write(made.words, self._state.tokens, chosen)
 
     # ---- every step ------------------------------------------------------------------------
 

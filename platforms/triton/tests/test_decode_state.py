@@ -43,8 +43,19 @@ def test_decode_state_agrees_with_the_reference(  # type: ignore[no-untyped-def]
 
     answers = expected.read(words, tokens, tables)
     read = ours.read(words.to(device), here, there)
-    expected.write(words, tokens, chosen)
-    ours.write(words.to(device), here, chosen.to(device))
+    vocab = 50
+    logits = torch.randn(rows, vocab, generator=generator)
+    ids = integers(0, vocab, rows)
+    logits[:3, ids[:3]] = torch.tensor([float("nan"), float("inf"), float("-inf")])[: min(rows, 3)]
+    if rows > 8:
+        ids[3:5] = torch.tensor([vocab, -1])
+    if rows > 4:
+        logits[-2:], ids[-2:] = 0.0, 7
+    for more in ((chosen,), (ids, logits)):
+        wanted = expected.write(words, tokens, *more)
+        kept = ours.write(words.to(device), here, *(x.to(device) for x in more))
+        assert torch.equal(wanted, kept.cpu())
+        assert torch.equal(tokens, here.cpu())
 
     assert torch.equal(tables, there.cpu())
     assert torch.equal(tokens, here.cpu())

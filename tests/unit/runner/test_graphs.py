@@ -14,6 +14,7 @@ from recordable import OFFERED, DeviceAttention, Events, RecordableAttention
 from recorder import Recorder
 
 from allmetal.errors import FallbackError, GraphError
+from allmetal.executor.contract import NO_TOKEN
 from allmetal.platform.batch import DeviceOnly
 from allmetal.platform.policy import Policies
 from allmetal.request import SamplingParams
@@ -141,6 +142,28 @@ def test_rows_that_ask_for_more_than_the_argmax_get_it(
             if mine is not None and theirs is not None:
                 assert mine.token_ids == theirs.token_ids
                 assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_with_nothing_to_choose_from_gets_no_token_and_harms_no_other(
+    llama: Any, driver_of: Any, device: Any, recorder: Recorder, temperature: float
+) -> None:
+    kind = SamplingParams(max_tokens=None, temperature=temperature)
+
+    @torch.inference_mode()
+    def outputs(driver: Any) -> list[list[int]]:
+        starts = [driver.start(slot, PROMPTS[slot], kind, seed=slot) for slot in range(3)]
+        driver.run({0: 7, 1: 1, 2: 11}, *starts)
+        for block in driver.runner._model._blocks:
+            block.attention._cache[1].fill_(float("nan"))  # the first block of the first sequence
+        return [driver.run({0: 1, 1: 1, 2: 1}).token_ids for _ in range(4)]
+
+    plain = outputs(driver_of(llama))
+    replayed = outputs(driver_of(llama, device, OFFERED, graph_sizes=SIZES))
+    assert recorder.replays == (8 if temperature else 4)
+    assert plain == replayed
+    assert [step[0] for step in replayed] == [NO_TOKEN] * 4
+    assert NO_TOKEN not in [token for step in replayed for token in step[1:]]
 
 
 # ---- what is not replayed ------------------------------------------------------------------

@@ -41,9 +41,20 @@ class _DecodeState:
             slot_mappings,
         )
 
-    def write(self, words: torch.Tensor, tokens: torch.Tensor, token_ids: torch.Tensor) -> None:
+    def write(
+        self,
+        words: torch.Tensor,
+        tokens: torch.Tensor,
+        token_ids: torch.Tensor,
+        logits: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if logits is not None:
+            known = token_ids.clamp(0, logits.shape[1] - 1)
+            sound = logits.gather(1, known[:, None])[:, 0].isfinite() & (known == token_ids)
+            token_ids = torch.where(sound, token_ids, -1)
         places = words[0] * tokens.shape[1] + words[1]
-        tokens.view(-1).index_copy_(0, places, token_ids.to(torch.int32))
+        tokens.view(-1).index_copy_(0, places, token_ids.clamp(min=0).to(torch.int32))
+        return token_ids
 
 
 KERNEL: ReferenceKernel[DecodeStateSpec, DecodeStateOp] = ReferenceKernel(

@@ -12,7 +12,7 @@ from allmetal.platform.specs import DecodeStateSpec
 from allmetal.testing.conformance.base import Bench, Conformance, expected_op, same_bits, title
 from allmetal.testing.conformance.problems import DECODE_STATE
 
-NUM_SLOTS, NUM_BLOCKS = 40, 1000
+NUM_SLOTS, NUM_BLOCKS, VOCAB = 40, 1000, 300
 SHAPES = ((1, 1, 5), (1, 7, 130), (2, 33, 70), (3, 40, 3000))
 """(G, B, L - 1)."""
 
@@ -26,14 +26,13 @@ class DecodeStateConformance(Conformance):
         self, bench: Bench, spec: DecodeStateSpec, shape: tuple[int, int, int]
     ) -> None:
         words, tokens, tables = _problem(bench, spec, *shape)
-        chosen = bench.integers(0, 50_000, words.shape[1])
-        chosen[words[0] == NUM_SLOTS] = 7  # rows of padding agree
+        chosen, logits = _choice(bench, words)
         expected = expected_op(spec)
         known, noted = tokens.clone(), tables.clone()
         answers = expected.read(words, known, noted)
-        expected.write(words, known, chosen)
         last = (words[1] - 1) // spec.block_size
         inside = torch.arange(tables.shape[2]) <= last[:, None]  # [B, P]
+        answers[3].masked_fill_(~inside, 0)
         for kernel in bench.claiming(spec):
             op = kernel.build(spec)
             sent, here, there = bench.put(words), bench.put(tokens), bench.put(tables)
@@ -41,13 +40,32 @@ class DecodeStateConformance(Conformance):
             assert [x.dtype for x in answers] == [x.dtype for x in read], kernel.name
             assert [x.shape for x in answers] == [x.shape for x in read], kernel.name
             read[3].masked_fill_(~inside, 0)
-            answers[3].masked_fill_(~inside, 0)
             for mine, theirs in zip(answers, read, strict=True):
                 assert torch.equal(mine, theirs), kernel.name
-            op.write(sent, here, bench.put(chosen))
-            assert same_bits(bench.get(here), known), kernel.name
+            for scores in (None, logits):
+                ids = chosen if scores is not None else chosen.clamp(min=0)
+                wanted = expected.write(words, known, ids, scores)
+                put = None if scores is None else bench.put(scores)
+                kept = bench.get(op.write(sent, here, bench.put(ids), put))
+                assert torch.equal(wanted, kept), kernel.name
+                assert same_bits(bench.get(here), known), kernel.name
             assert same_bits(bench.get(there), noted), kernel.name
             assert same_bits(bench.get(sent), words), kernel.name
+
+
+def _choice(bench: Bench, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens, some of them none, and logits that are not all numbers."""
+    num_rows = words.shape[1]
+    logits = bench.normal(num_rows, VOCAB)
+    chosen = bench.integers(0, VOCAB, num_rows)
+    for row, bad in enumerate((float("nan"), float("inf"), float("-inf"))):
+        if row < num_rows - 4:
+            logits[row, chosen[row]] = bad
+    if num_rows > 8:
+        chosen[3:5] = torch.tensor([VOCAB, -1])
+    padding = words[0] == NUM_SLOTS  # those rows agree
+    chosen[padding], logits[padding] = 7, 0.5
+    return chosen, logits
 
 
 def _problem(

@@ -55,11 +55,29 @@ def read_state(
 
 
 @triton.jit
-def write_state(words, tokens, token_ids, num_seqs, row_length, BLOCK: tl.constexpr):
-    """tokens[slot, length] = token of each sequence."""
+def write_state(
+    words,
+    tokens,
+    token_ids,
+    logits,
+    checked,
+    num_seqs,
+    row_length,
+    logits_stride,
+    vocab_size,
+    BLOCK: tl.constexpr,
+):
+    """tokens[slot, length] = token of each sequence, which is checked first if there are logits."""
     seq = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = seq < num_seqs
     slot = tl.load(words + seq, mask=inside, other=0)
     length = tl.load(words + num_seqs + seq, mask=inside, other=0)
     token = tl.load(token_ids + seq, mask=inside, other=0)
-    tl.store(tokens + slot * row_length + length, token.to(tl.int32), mask=inside)
+    if logits is not None:
+        known = inside & (token >= 0) & (token < vocab_size)
+        place = seq.to(tl.int64) * logits_stride + token
+        logit = tl.load(logits + place, mask=known, other=float("inf"))
+        token = tl.where(tl.abs(logit) < float("inf"), token, -1)
+        tl.store(checked + seq, token, mask=inside)
+    written = tl.maximum(token, 0).to(tl.int32)
+    tl.store(tokens + slot * row_length + length, written, mask=inside)

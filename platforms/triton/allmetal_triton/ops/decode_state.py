@@ -63,8 +63,27 @@ class _Op:
             )
         return per_token[0], per_token[1], seq_lens, found, mappings
 
-    def write(self, words: torch.Tensor, tokens: torch.Tensor, token_ids: torch.Tensor) -> None:
+    def write(
+        self,
+        words: torch.Tensor,
+        tokens: torch.Tensor,
+        token_ids: torch.Tensor,
+        logits: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         num_seqs = words.shape[1]
-        write_state[(triton.cdiv(num_seqs, _ROWS),)](
-            words, tokens, token_ids, num_seqs, tokens.stride(0), BLOCK=_ROWS, num_warps=4
-        )
+        checked = token_ids if logits is None else torch.empty_like(token_ids)
+        if num_seqs:
+            write_state[(triton.cdiv(num_seqs, _ROWS),)](
+                words,
+                tokens,
+                token_ids,
+                logits,
+                checked,
+                num_seqs,
+                tokens.stride(0),
+                0 if logits is None else logits.stride(0),
+                0 if logits is None else logits.shape[1],
+                BLOCK=_ROWS,
+                num_warps=4,
+            )
+        return checked

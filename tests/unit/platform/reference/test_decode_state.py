@@ -41,7 +41,22 @@ def test_a_steps_inputs_are_what_loops_over_the_state_give() -> None:
     assert {token_ids.dtype, positions.dtype, mappings.dtype} == {torch.int64}
     assert {seq_lens.dtype, block_tables.dtype} == {torch.int32}
 
-    op.write(words, tokens, torch.tensor([7, 8, 9, 1, 1]))
-    for (slot, length), token in zip(rows, [7, 8, 9, 1, 1], strict=True):
+    kept = op.write(words, tokens, torch.tensor([7, 8, -1, 1, 1]))
+    assert kept.tolist() == [7, 8, -1, 1, 1]
+    for (slot, length), token in zip(rows, [7, 8, 0, 1, 1], strict=True):
         state[slot][length] = token
     assert tokens.tolist() == state
+
+
+def test_a_token_without_a_finite_logit_is_none() -> None:
+    (kernel,) = kernels()["decode_state"]
+    op = kernel.build(DecodeStateSpec(block_size=BLOCK))
+    nan, inf = float("nan"), float("inf")
+    logits = torch.tensor([[0.0, 1.0], [0.0, -inf], [nan, 0.0], [inf, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    chosen = torch.tensor([1, 1, 0, 0, 2, -5])
+    tokens = torch.full((6, 3), 9, dtype=torch.int32)
+    words = torch.tensor([range(6), [1] * 6, [0] * 6])
+
+    assert op.write(words, tokens, chosen, logits).tolist() == [1, -1, -1, -1, -1, -1]
+    assert tokens[:, 1].tolist() == [1, 0, 0, 0, 0, 0]
+    assert tokens[:, [0, 2]].eq(9).all()
