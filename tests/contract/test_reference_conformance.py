@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import pytest
 import torch
 
 from allmetal.platform.contract import (
     DEFAULT_OPTIONS,
     Absent,
-    AnyKernel,
     Device,
     DeviceInfo,
     OpenOptions,
     Platform,
     Probe,
 )
-from allmetal.platform.null import NullDevice, NullPlatform
-from allmetal.platform.reference import kernels
+from allmetal.platform.null import NullDevice
 from allmetal.testing.conformance import PlatformConformance
-
-
-class ReferencePlatform(NullPlatform):
-    """The pretend device, with kernels that compute."""
-
-    name = "reference"
-
-    def kernels(self, device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
-        return kernels()
+from allmetal.testing.reference_platform import ReferencePlatform
 
 
 class AcceleratorPlatform(ReferencePlatform):

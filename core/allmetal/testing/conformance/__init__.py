@@ -23,7 +23,9 @@ _PARTS = (
     "decode_state",
     "draws",
     "elementwise",
+    "engines",
     "linear",
+    "model",
     "paged",
     "sampling",
 )
@@ -38,6 +40,7 @@ from allmetal.testing.conformance.contract import ContractConformance  # noqa: E
 from allmetal.testing.conformance.decode_state import DecodeStateConformance  # noqa: E402
 from allmetal.testing.conformance.elementwise import ElementwiseConformance  # noqa: E402
 from allmetal.testing.conformance.linear import LinearConformance  # noqa: E402
+from allmetal.testing.conformance.model import ModelConformance  # noqa: E402
 from allmetal.testing.conformance.sampling import SamplingConformance  # noqa: E402
 
 
@@ -49,6 +52,7 @@ class PlatformConformance(
     ElementwiseConformance,
     LinearConformance,
     SamplingConformance,
+    ModelConformance,
 ):
     """All of it.  Subclass, override the fixture `platform`, run pytest."""
 
