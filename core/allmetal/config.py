@@ -41,12 +41,16 @@ def parse_fallback(text: str) -> tuple[str, str]:
     return name or ALL_FEATURES, policy
 
 
+_MOST_THREADS = 1024
+"""More than machines have cores; thread libraries crash where they run out of stacks."""
+
 _AT_LEAST_ONE = (
     "max_model_len",
     "max_num_seqs",
     "max_num_batched_tokens",
     "block_size",
     "tensor_parallel_size",
+    "threads",
 )
 
 
@@ -143,6 +147,10 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
+        if self.threads is not None and self.threads > _MOST_THREADS:
+            raise ConfigError(f"threads must be at most {_MOST_THREADS}, not {self.threads}")
+        if not -(2**63) <= self.seed < 2**63:
+            raise ConfigError(f"seed must fit into 64 bits, {self.seed} does not")
         if self.kv_cache_memory is not None and self.kv_cache_memory <= 0:
             raise ConfigError(
                 f"kv_cache_memory must be positive, not {self.kv_cache_memory}",

@@ -80,6 +80,8 @@ class SamplingParams:
             plain = isinstance(value, int) and not isinstance(value, bool)
             fits = plain or (value is None and name in _OPTIONAL)
             yield fits, f"{name} must be an integer, not {value!r}"
+            small = value is None or -(2**63) <= value < 2**63
+            yield small, f"{name} must fit into 64 bits, {value} does not"
         for name in _REALS:
             value = getattr(self, name)
             yield isinstance(value, int | float), f"{name} must be a number, not {value!r}"

@@ -47,7 +47,7 @@ def text_config(hf: HFConfig) -> HFConfig:
 
 
 def decoder_config(hf: HFConfig) -> DecoderConfig:
-    """Reads the shared fields.  CheckpointError names one that is missing."""
+    """Reads the shared fields.  CheckpointError names one that is missing or no size."""
     said = {key: value for key, value in hf.items() if value is not None}
 
     def need(name: str) -> Any:
@@ -58,21 +58,38 @@ def decoder_config(hf: HFConfig) -> DecoderConfig:
             )
         return said[name]
 
-    num_heads = int(need("num_attention_heads"))
-    hidden_size = int(need("hidden_size"))
+    def size(name: str, default: int | None = None) -> int:
+        return count(name, need(name) if default is None else said.get(name, default))
+
+    num_heads = size("num_attention_heads")
+    hidden_size = size("hidden_size")
     return DecoderConfig(
-        vocab_size=int(need("vocab_size")),
+        vocab_size=size("vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=int(need("intermediate_size")),
-        num_layers=int(need("num_hidden_layers")),
+        intermediate_size=size("intermediate_size"),
+        num_layers=size("num_hidden_layers"),
         num_heads=num_heads,
-        num_kv_heads=int(said.get("num_key_value_heads", num_heads)),
-        head_dim=int(said.get("head_dim", hidden_size // num_heads)),
+        num_kv_heads=size("num_key_value_heads", num_heads),
+        head_dim=size("head_dim", hidden_size // num_heads),
         norm_eps=float(said.get("rms_norm_eps", 1e-6)),
         activation=activation(str(said.get("hidden_activation") or said.get("hidden_act", "silu"))),
-        max_positions=int(need("max_position_embeddings")),
+        max_positions=size("max_position_embeddings"),
         tie_embeddings=bool(said.get("tie_word_embeddings", False)),
     )
+
+
+def count(name: str, value: Any) -> int:
+    """`value` as a number of at least 1.  CheckpointError, with the field's name, if it is none."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = 0
+    if number < 1:
+        raise CheckpointError(
+            f"config.json: {name} must be a whole number of at least 1, not {value!r}",
+            hint="download the model's config.json again",
+        )
+    return number
 
 
 def activation(name: str) -> Activation:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allmetal.errors import CheckpointError, ModelError
-from allmetal_models.config import HFConfig
+from allmetal_models.config import HFConfig, count
 
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
@@ -64,7 +64,7 @@ def rope_config(
     kind = _kind(settings)
     theta = settings.get("rope_theta") or hf.get(theta_field) or default_theta
     partial = settings.get("partial_rotary_factor") or hf.get("partial_rotary_factor")
-    max_positions = int(hf["max_position_embeddings"])
+    max_positions = count("max_position_embeddings", hf["max_position_embeddings"])
     original = (
         hf.get("original_max_position_embeddings")
         or settings.get("original_max_position_embeddings")
@@ -87,6 +87,8 @@ def _settings(hf: HFConfig, layer_type: str | None) -> Mapping[str, Any]:
         settings = None if layer_type == "sliding_attention" else hf.get("rope_scaling")
     elif layer_type is not None and layer_type in settings:
         settings = settings[layer_type]
+    if settings is not None and not isinstance(settings, Mapping):
+        raise CheckpointError(f"config.json: rope settings must be an object, not {settings!r}")
     return settings or {}
 
 
@@ -104,7 +106,7 @@ def longest_sequence(hf: HFConfig) -> int:
 
     Linear scaling may or may not be in that number already, so it is not taken to extend it.
     """
-    limit = int(hf["max_position_embeddings"])
+    limit = count("max_position_embeddings", hf["max_position_embeddings"])
     settings = _settings(hf, None)
     kind, factor = settings.get("rope_type") or settings.get("type"), settings.get("factor")
     if not isinstance(factor, int | float):

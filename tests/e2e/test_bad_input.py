@@ -57,6 +57,27 @@ def test_an_unknown_architecture(copy: Path) -> None:
     assert_refused(run(str(copy), "hello"), "abacus", "llama")
 
 
+@pytest.mark.parametrize(
+    ("file", "field", "value"),
+    [
+        ("config.json", "num_attention_heads", 0),
+        ("config.json", "hidden_size", -64),
+        ("config.json", "max_position_embeddings", "8k"),
+        ("config.json", "max_position_embeddings", 0),
+        ("config.json", "rope_scaling", "linear"),
+        ("generation_config.json", "eos_token_id", "</s>"),
+        ("generation_config.json", "top_p", 5),
+    ],
+)
+def test_a_field_that_holds_no_such_thing(copy: Path, file: str, field: str, value: object) -> None:
+    config = json.loads((copy / file).read_text())
+    (copy / file).write_text(json.dumps({**config, field: value}))
+    done = run(str(copy), "hello")
+    assert done.returncode == 1, done.stderr
+    assert "this is a bug" not in done.stderr
+    assert field.split("_")[0] in done.stderr
+
+
 def test_a_tensor_of_another_shape(copy: Path) -> None:
     config = json.loads((copy / "config.json").read_text())
     config["intermediate_size"] += 1
@@ -116,13 +137,14 @@ def broken_plugin(tmp_path: Path) -> Path:
     return info.parent
 
 
-def test_a_broken_plugin_is_named_and_does_not_stop_the_others(
+def test_a_broken_plugin_is_named_and_does_not_stop_one_that_is_chosen(
     tiny_llama: Path, broken_plugin: Path
 ) -> None:
-    done = run(str(tiny_llama), "hello", "--max-tokens", "4", path=broken_plugin)
+    words = (str(tiny_llama), "hello", "--max-tokens", "4")
+    assert_refused(run(*words, path=broken_plugin), "abacus", "--platform cpu")
+    done = run(*words, "--platform", "cpu", path=broken_plugin)
     assert done.returncode == 0, done.stderr
     assert done.stdout
-    assert "abacus" in done.stderr
     doctor = allmetal("doctor", path=broken_plugin)
     assert "a bead is missing" in doctor.stdout + doctor.stderr
     chosen = run(str(tiny_llama), "hello", "--platform", "abacus", path=broken_plugin)

@@ -45,6 +45,8 @@ def test_a_wrong_type_is_refused_by_name(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"seed": 2**64},
+        {"top_k": 10**30},
         {"temperature": 1e39},
         {"temperature": float("nan")},
         {"repetition_penalty": 1e-50},
@@ -59,7 +61,7 @@ def test_a_wrong_type_is_refused_by_name(wrong: dict[str, Any]) -> None:
         {"frequency_penalty": float("nan")},
     ],
 )
-def test_what_would_overflow_a_logit_is_refused(wrong: dict[str, Any]) -> None:
+def test_what_would_overflow_is_refused(wrong: dict[str, Any]) -> None:
     [name] = wrong
     with pytest.raises(RequestError, match=f"^{name} "):
         SamplingParams(**wrong)

@@ -68,7 +68,11 @@ def _ends(checkpoint: Checkpoint, parts: TokenizerParts) -> tuple[int, ...]:
         stated = config.get("eos_token_id")
     if stated is None:
         stated = (config.get("text_config") or {}).get("eos_token_id")
-    ids = [stated] if isinstance(stated, int) else list(stated or ())
+    ids = stated if isinstance(stated, list) else [] if stated is None else [stated]
+    if strange := [item for item in ids if not isinstance(item, int)]:
+        raise CheckpointError(
+            f"{checkpoint.path}: eos_token_id must be a number, not {strange[0]!r}"
+        )
     return tuple(dict.fromkeys([*ids, *parts.eos_token_ids]))
 
 
