@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
@@ -141,3 +143,27 @@ def test_debug_lets_an_error_through(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(ModelError):
         cli.main(["run", "--debug"])
+
+
+@pytest.mark.parametrize(
+    "words", [["--threads", "0"], ["--threads", "100000"], ["--seed", str(10**30)]]
+)
+def test_a_number_no_machine_has_use_for_is_refused(words: list[str]) -> None:
+    done = allmetal("run", "model", "hello", *words)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {words[0].removeprefix('--')} must")
+
+
+def test_a_terminal_that_lacks_a_character_gets_a_question_mark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii"))
+    command = types.SimpleNamespace(
+        add_arguments=lambda parser: None, execute=lambda args: print("na\u00efve") or 0
+    )
+    monkeypatch.setitem(sys.modules, "allmetal.cli.doctor", command)
+
+    assert cli.main(["doctor"]) == 0
+    assert raw.getvalue() == b"na?ve\n"
