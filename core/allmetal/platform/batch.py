@@ -34,10 +34,11 @@ class AttentionBatch:
     """One KV group's view of a batch.  Sequences lie one behind the other along T.
 
     A step that is recorded once and replayed (`contract.GraphCapture`) has a batch whose tensors
-    keep their places and shapes and change their contents: B sequences of one new token each, of
-    which some are padding that reads and writes the null block.  There `max_seq_len` and the width
-    of `block_table` are those of the longest sequence that can ever be, and `host_seq_lens` raises
-    GraphError on any access.
+    keep their places and shapes and change their contents.  What the host knows of it are bounds:
+    `max_query_len`, `max_seq_len` and the width of `block_table` are the largest that can ever be,
+    and `host_seq_lens` raises GraphError on any access.  Some tokens are padding: they belong to a
+    sequence that reads and writes the null block.  Either each sequence has one new token, and
+    `host_query_lens` says so, or nothing is known of them, some have none, and it raises too.
     """
 
     query_start: torch.Tensor  # [B + 1] int32, where each sequence's tokens begin in T

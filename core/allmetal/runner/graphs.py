@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,10 +21,11 @@ import torch
 
 from allmetal.executor.contract import NO_TOKEN, StepPlan
 from allmetal.platform.batch import AttentionBatch, Batch, DeviceOnly
-from allmetal.platform.contract import Graph, GraphCapture
+from allmetal.platform.contract import GraphCapture
 from allmetal.platform.plan import name_sizes
 from allmetal.platform.specs import DecodeStateOp, SamplingOp
 from allmetal.runner.inputs import SampleRows
+from allmetal.runner.recording import Launch, record_ladder
 from allmetal.runner.sampler.params import Records
 from allmetal.runner.sampler.random import uniform
 from allmetal.runner.state import SequenceState
@@ -43,25 +44,8 @@ class Replayed:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    graph: Graph
-    token_ids: torch.Tensor  # [B] int64, what a replay leaves
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    reason: str
-    for_memory: bool  # so that less of it may do
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Buffers:
-    """Where all graphs of a size find their numbers."""
-
-    size: int
-    words: torch.Tensor  # [2 + G, B] int64, see DecodeStateOp
-    logits: torch.Tensor  # [B, V] float32
+_DRAWS = (False, True)
+"""Without and with filters."""
 
 
 class DecodeGraphs:
@@ -83,13 +67,12 @@ class DecodeGraphs:
         self._uploader = uploader
         self._sections = 2 + state.num_groups
         self._sizes: list[int] = []
-        self._buffers: dict[int, _Buffers] = {}
-        self._steps: dict[int, _Launch] = {}
-        self._draws: dict[tuple[int, bool], _Launch] = {}
+        self._steps: dict[int, Launch] = {}
+        self._draws: dict[bool, dict[int, Launch]] = {}
 
     def __str__(self) -> str:
         """What is recorded."""
-        complete = len(self._draws) == 2 * len(self._sizes)
+        complete = all(self._draws.get(each, {}).keys() == self._steps.keys() for each in _DRAWS)
         return name_sizes(self._sizes) + ("" if complete else ", greedy only")
 
     def __bool__(self) -> bool:
@@ -99,52 +82,41 @@ class DecodeGraphs:
     # ---- once ------------------------------------------------------------------------------
 
     def record(self, capture: GraphCapture, sizes: Sequence[int]) -> str | None:
-        """Record `sizes`, the largest first: the others fit into its memory.
-
-        What fails is left out; returns why, or None.  A size for which there is no memory leaves
-        the smaller ones a chance, any other failure is theirs too.
-        """
+        """Record steps of `sizes` sequences.  Returns why some are missing, or None."""
         device, largest = self._state.tokens.device, max(sizes)
         self._words = torch.empty(self._sections * largest, dtype=torch.int64, device=device)
         self._logits = torch.empty(largest, self._model.vocab_size, device=device)
         self._query_start = torch.arange(largest + 1, dtype=torch.int32, device=device)
-        reasons = []
-        for size in sorted(sizes, reverse=True):
-            buffers = self._prepare(size)
-            made = _launch(capture, partial(self._run, buffers))
-            if isinstance(made, _Failure):
-                reasons.append(f"at {size} sequences: {made.reason}")
-                if not made.for_memory:
-                    break
-                continue
-            self._steps[size], self._buffers[size] = made, buffers
-            self._sizes.insert(0, size)
-        reasons += self._record_draws(capture)
-        return next(iter(reasons), None)
+        self._steps, missing = record_ladder(capture, sizes, self._pad, self._run, "sequences")
+        self._sizes = list(self._steps)
+        reasons = [missing]
+        for filtered in _DRAWS:
+            self._draws[filtered], missing = record_ladder(
+                capture,
+                self._sizes,
+                self._pad,
+                partial(self._draw, filtered=filtered),
+                "sequences that are not greedy",
+            )
+            reasons.append(missing)
+        return next(filter(None, reasons), None)
 
-    def _record_draws(self, capture: GraphCapture) -> Iterator[str]:
-        for size in reversed(self._sizes):
-            for filtered in (False, True):
-                buffers = self._prepare(size)
-                made = _launch(capture, partial(self._draw, buffers, filtered))
-                if isinstance(made, _Failure):
-                    yield f"tokens of {size} sequences that are not greedy: {made.reason}"
-                    return
-                self._draws[size, filtered] = made
+    def _words_of(self, size: int) -> torch.Tensor:
+        """[2 + G, B] int64, see DecodeStateOp."""
+        return self._words[: self._sections * size].view(self._sections, size)
 
-    def _prepare(self, size: int) -> _Buffers:
+    def _pad(self, size: int) -> None:
         """Padding in every row."""
-        words = self._words[: self._sections * size].view(self._sections, size)
+        words = self._words_of(size)
         words.zero_()
         words[0] = self._state.padding_slot
         words[1] = 1
-        return _Buffers(size=size, words=words, logits=self._logits[:size])
 
-    def _run(self, made: _Buffers) -> torch.Tensor:
+    def _run(self, size: int) -> torch.Tensor:
         """The whole step, from words to tokens in the state."""
-        state, size = self._state, made.size
+        state, words = self._state, self._words_of(size)
         token_ids, positions, seq_lens, tables, mappings = self._decode_state.read(
-            made.words, state.tokens, state.tables
+            words, state.tokens, state.tables
         )
         groups = tuple(
             AttentionBatch(
@@ -160,25 +132,25 @@ class DecodeGraphs:
             for table, mapping in zip(tables.unbind(0), mappings.unbind(0), strict=True)
         )
         hidden = self._model.forward(Batch(token_ids=token_ids, positions=positions, groups=groups))
-        logits = self._model.logits(hidden, made.logits)
+        logits = self._model.logits(hidden, self._logits[:size])
         chosen = self._sampling(logits, None, None, None, None, None)
-        return self._decode_state.write(made.words, state.tokens, chosen, logits)
+        return self._decode_state.write(words, state.tokens, chosen, logits)
 
-    def _draw(self, made: _Buffers, filtered: bool) -> torch.Tensor:
+    def _draw(self, size: int, *, filtered: bool) -> torch.Tensor:
         """Tokens once more, with what each sequence's record asks for; greedy rows stay so."""
-        records = Records(self._state.records.index_select(0, made.words[0]))
+        words = self._words_of(size)
+        records = Records(self._state.records.index_select(0, words[0]))
         filters = (
             records.integer("top_k").contiguous() if filtered else None,
             records.real("top_p").contiguous() if filtered else None,
             records.real("min_p").contiguous() if filtered else None,
         )
         temperature = records.real("temperature").contiguous()
-        draws = uniform(records.key, made.words[1])
-        chosen = self._sampling(made.logits, temperature, *filters, draws)
+        draws = uniform(records.key, words[1])
+        chosen = self._sampling(self._logits[:size], temperature, *filters, draws)
         # The step has looked whether there is anything to choose from.
-        known = self._steps[made.size].token_ids
-        chosen = torch.where(known == NO_TOKEN, NO_TOKEN, chosen)
-        return self._decode_state.write(made.words, self._state.tokens, chosen)
+        chosen = torch.where(self._steps[size].result == NO_TOKEN, NO_TOKEN, chosen)
+        return self._decode_state.write(words, self._state.tokens, chosen)
 
     # ---- every step ------------------------------------------------------------------------
 
@@ -189,15 +161,15 @@ class DecodeGraphs:
         place = bisect_left(self._sizes, count)
         if step.num_tokens != count or step.starts or place == len(self._sizes):
             return None
-        made = self._buffers[self._sizes[place]]
+        size = self._sizes[place]
         lengths = [computed + 1 for computed in step.num_computed]
-        words = self._pack(step, lengths, made.size)
-        if words is None:
+        packed = self._pack(step, lengths, size)
+        if packed is None:
             return None
-        self._uploader.send(words, into=self._words)
-        launch = self._steps[made.size]
-        launch.graph.replay()
-        slots, positions = made.words[:2, :count].unbind(0)
+        self._uploader.send(packed, into=self._words)
+        recorded = self._steps[size]
+        recorded.graph.replay()
+        slots, positions = self._words_of(size)[:2, :count].unbind(0)
         rows = SampleRows(
             host_slots=step.slots,
             host_positions=lengths,
@@ -207,20 +179,20 @@ class DecodeGraphs:
         )
         return Replayed(
             rows=rows,
-            logits=made.logits[:count],
-            token_ids=launch.token_ids[:count],
-            size=made.size,
+            logits=self._logits[:count],
+            token_ids=recorded.result[:count],
+            size=size,
         )
 
     def draw(self, step: Replayed, *, filtered: bool) -> torch.Tensor | None:
         """Tokens [N] int64 of a step just replayed, drawn as each sequence wants; `filtered`: some
         row has a top-k, a top-p or a min-p.  They replace the greedy ones in the state.  None if
         that is not recorded."""
-        launch = self._draws.get((step.size, filtered))
-        if launch is None:
+        recorded = self._draws[filtered].get(step.size)
+        if recorded is None:
             return None
-        launch.graph.replay()
-        return launch.token_ids[: len(step.token_ids)]
+        recorded.graph.replay()
+        return recorded.result[: len(step.token_ids)]
 
     def _pack(self, step: StepPlan, lengths: list[int], size: int) -> array[int] | None:
         """The words of a graph of `size` rows, or None for a step that it cannot do."""
@@ -241,19 +213,3 @@ class DecodeGraphs:
                     return None
                 words[opened + group * size + row] = blocks[0]
         return words
-
-
-def _launch(capture: GraphCapture, run: Callable[[], torch.Tensor]) -> _Launch | _Failure:
-    """`run`, recorded."""
-    try:
-        made = [run()]  # so that nothing is left to be compiled
-
-        def once() -> None:
-            made[0] = run()
-
-        graph = capture.capture(once)
-        return _Launch(graph, made[0])
-    except Exception as error:  # whatever a kernel or a device raises
-        lines = str(error).splitlines()
-        reason = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
-        return _Failure(reason, isinstance(error, torch.OutOfMemoryError))

@@ -2,7 +2,7 @@
 
 The host sends one pack of integers a step and derives nothing token by token.
 
-Legend: T tokens, B scheduled sequences, R of them that sample, G KV groups, P blocks in a row.
+Legend: T tokens, B scheduled sequences, R of them that sample.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from itertools import accumulate, compress
 import torch
 
 from allmetal.executor.contract import StepPlan
-from allmetal.platform.batch import AttentionBatch, Batch
+from allmetal.platform.batch import Batch
+from allmetal.runner.batches import HostNumbers, Places, batch_of
 from allmetal.runner.state import SequenceState
 from allmetal.runner.transfer import Uploader
 
@@ -34,9 +35,8 @@ class SampleRows:
 
 @dataclass(slots=True, kw_only=True)
 class StepInputs:
-    """A step on the device.  `samples` is None when no sequence gets a token."""
+    """What a step needs beside its batch.  `samples` is None when no sequence gets a token."""
 
-    batch: Batch
     query_starts: list[int]  # B + 1
     samples: SampleRows | None
 
@@ -51,7 +51,7 @@ class InputBuilder:
         self._ramp = torch.arange(max(max_tokens, state.num_slots) + 1, device=device)
         self._ramp32 = self._ramp.to(torch.int32)
 
-    def build(self, step: StepPlan) -> StepInputs:
+    def build(self, step: StepPlan) -> tuple[Batch, StepInputs]:
         """Raises nothing for a valid plan and never waits for the device."""
         seq_lens = [c + n for c, n in zip(step.num_computed, step.num_scheduled, strict=True)]
         query_starts = list(accumulate(step.num_scheduled, initial=0))
@@ -65,7 +65,7 @@ class InputBuilder:
         sampling = sum(step.samples)
         partial = 0 < sampling < len(seq_lens)
         if partial:
-            sections.append(self._pack_samples(step, seq_lens, query_starts, words))
+            sections.append(pack_samples(step, seq_lens, query_starts, words))
         sections += self._state.pack_updates(step, words)
         packed = list(self._uploader.send(words).split(sections))
         slots, lens, *rest = packed
@@ -75,18 +75,8 @@ class InputBuilder:
         batch = self._batch(step, slots, lens, starts, seq_lens)
         samples = None
         if sampling:
-            samples = _sample_rows(step, seq_lens, slots, lens, starts, rows, decode)
-        return StepInputs(batch=batch, query_starts=query_starts, samples=samples)
-
-    def _pack_samples(
-        self, step: StepPlan, seq_lens: list[int], query_starts: list[int], words: array[int]
-    ) -> int:
-        """Append slot, position and hidden row of each sampling sequence."""
-        ends = [end - 1 for end in query_starts[1:]]
-        before = len(words)
-        for column in (step.slots, seq_lens, ends):
-            words.extend(compress(column, step.samples))
-        return len(words) - before
+            samples = sample_rows(step, seq_lens, slots, lens, starts, rows, decode)
+        return batch, StepInputs(query_starts=query_starts, samples=samples)
 
     def _batch(
         self,
@@ -96,48 +86,40 @@ class InputBuilder:
         starts: torch.Tensor,
         seq_lens: list[int],
     ) -> Batch:
-        state = self._state
         num_seqs, num_tokens = len(seq_lens), step.num_tokens
         decode = num_tokens == num_seqs
         longest = max(seq_lens)
-        num_blocks = -(-longest // state.block_size)
-        tables = state.tables[:, :, :num_blocks].index_select(1, slots)  # [G, B, P]
+        numbers = HostNumbers(
+            max_query_len=max(step.num_scheduled),
+            max_seq_len=longest,
+            num_blocks=-(-longest // self._state.block_size),
+            query_lens=step.num_scheduled,
+            seq_lens=seq_lens,
+        )
         if decode:
-            positions = lens - 1
-            token_slots = slots
-            rows = self._ramp[:num_seqs]
+            rows, positions, token_slots = self._ramp[:num_seqs], lens - 1, slots
         else:
-            counts = starts.diff()
-            rows = torch.repeat_interleave(counts, output_size=num_tokens)  # [T] of B
+            rows = torch.repeat_interleave(starts.diff(), output_size=num_tokens)  # [T] of B
             ends = (lens - starts[1:]).index_select(0, rows)
             positions = self._ramp[:num_tokens] + ends
             token_slots = slots.index_select(0, rows)
-        places = token_slots * state.row_length + positions
-        token_ids = state.flat_tokens.index_select(0, places).to(torch.int64)
-        blocks = positions // state.block_size
-        owned = tables.view(state.num_groups, -1).index_select(1, rows * num_blocks + blocks)
-        offsets = positions - blocks * state.block_size
-        slot_mappings = owned.to(torch.int64) * state.block_size + offsets  # [G, T]
-        lens32 = lens.to(torch.int32)
         query_start = self._ramp32[: num_seqs + 1] if decode else starts.to(torch.int32)
-        longest_query = max(step.num_scheduled)
-        groups = tuple(
-            AttentionBatch(
-                query_start=query_start,
-                seq_lens=lens32,
-                block_table=table,
-                slot_mapping=mapping,
-                max_query_len=longest_query,
-                max_seq_len=longest,
-                host_query_lens=step.num_scheduled,
-                host_seq_lens=seq_lens,
-            )
-            for table, mapping in zip(tables.unbind(0), slot_mappings.unbind(0), strict=True)
-        )
-        return Batch(token_ids=token_ids, positions=positions, groups=groups)
+        places = Places(slots=slots, rows=rows, token_slots=token_slots, positions=positions)
+        return batch_of(self._state, places, lens, query_start, numbers)
 
 
-def _sample_rows(
+def pack_samples(
+    step: StepPlan, seq_lens: list[int], query_starts: list[int], words: array[int]
+) -> int:
+    """Append slot, position and hidden row of each sampling sequence; returns how many words."""
+    ends = [end - 1 for end in query_starts[1:]]
+    before = len(words)
+    for column in (step.slots, seq_lens, ends):
+        words.extend(compress(column, step.samples))
+    return len(words) - before
+
+
+def sample_rows(
     step: StepPlan,
     seq_lens: list[int],
     slots: torch.Tensor,
@@ -146,7 +128,7 @@ def _sample_rows(
     rows: torch.Tensor | None,
     decode: bool,
 ) -> SampleRows:
-    """`rows` [3, R] is what `_pack_samples` packed, None when every sequence samples."""
+    """`rows` [3, R] is what `pack_samples` packed, None when every sequence samples."""
     if rows is None:
         return SampleRows(
             host_slots=step.slots,

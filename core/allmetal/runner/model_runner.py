@@ -138,8 +138,8 @@ class ModelRunner:
         graphs = self._graphs
         if graphs is not None and (replayed := graphs.replay(step)) is not None:
             return self._report(step, self._choose(graphs, replayed), [])
-        inputs = self._inputs.build(step)
-        hidden = self._model.forward(inputs.batch)
+        batch, inputs = self._inputs.build(step)
+        hidden = self._model.forward(batch)
         prompt = self._prompt_logprobs(step, inputs, hidden)
         sampled = self._sample(inputs, hidden)
         return self._report(step, sampled, prompt)

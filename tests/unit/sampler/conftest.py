@@ -73,7 +73,7 @@ class Bench:
             new_blocks=[],
             num_tokens=sum(counts),
         )
-        return self.inputs.build(plan)
+        return self.inputs.build(plan)[1]
 
     def sample(
         self, logits: torch.Tensor, slots: list[int], starts: list[SequenceStart] | None = None
