@@ -62,3 +62,12 @@ def expected(tiny_llama: Path) -> Callable[..., list[str]]:
             return [out.outputs[0].text for out in llm.generate(PROMPTS, GREEDY)]
 
     return complete
+
+
+def run(venv: Venv, model: Path, prompt: str, *flags: str) -> str:
+    """One completion by `allmetal run`."""
+    output = venv.allmetal(
+        *("run", model, prompt, "--raw", "--quiet", "--temperature", "0", "--ignore-eos"),
+        *("--max-tokens", str(MAX_TOKENS), "--kv-cache-memory", "16MiB", *flags),
+    )
+    return output.removesuffix("\n")

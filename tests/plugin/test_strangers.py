@@ -14,7 +14,7 @@ import pytest
 from servers import NAME, Server
 from venvs import ROOT, Venv, environment
 
-from .conftest import HERE, MAX_TOKENS, PROMPTS, Install
+from .conftest import HERE, MAX_TOKENS, PROMPTS, Install, run
 
 pytestmark = [pytest.mark.packaging, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -33,15 +33,6 @@ def served(venv: Venv, model: Path) -> tuple[list[str], dict[str, object]]:
         )
         plan = server.get("/v1/platform").json()
     return [choice.text for choice in answer.choices], plan
-
-
-def run(venv: Venv, model: Path, prompt: str, *flags: str) -> str:
-    """One completion by `allmetal run`."""
-    output = venv.allmetal(
-        *("run", model, prompt, "--raw", "--quiet", "--temperature", "0", "--ignore-eos"),
-        *("--max-tokens", str(MAX_TOKENS), "--kv-cache-memory", "16MiB", *flags),
-    )
-    return output.removesuffix("\n")
 
 
 def explained(venv: Venv, model: Path, *flags: str) -> tuple[set[tuple[str, str]], dict[str, str]]:

@@ -58,6 +58,11 @@ class Venv:
         pip = (sys.executable, "-m", "pip", "--python", self.python)
         run(*pip, "install", "--quiet", "--no-index", *wheels, cwd=self.folder)
 
+    def install_from_index(self, *requirements: str) -> None:
+        """With the caller's settings of pip."""
+        pip = (sys.executable, "-m", "pip", "--python", str(self.python))
+        subprocess.run([*pip, "install", "--quiet", *requirements], check=True, timeout=300)
+
     def run(self, *arguments: str | Path) -> str:
         """`python ARGUMENTS` there."""
         return run(self.python, *arguments, cwd=self.folder)
