@@ -137,12 +137,12 @@ def run(engine: Engine, steps: int) -> float:
 def replay_alone(engine: Engine, batch: int, times: int) -> float | None:
     """Seconds of the last step's graph, launched again and again."""
     runner: Any = engine.executor._runner  # type: ignore[attr-defined]
-    if runner._graphs is None:
+    if runner._graphs.decode is None:
         return None
-    sizes = [size for size in runner._graphs._sizes if size >= batch]
+    sizes = [size for size in runner._graphs.decode._sizes if size >= batch]
     if not sizes:
         return None
-    graph = runner._graphs._steps[sizes[0]].graph
+    graph = runner._graphs.decode._steps[sizes[0]].graph
     runner._device.synchronize()
     began = time.perf_counter()
     for _ in range(times):

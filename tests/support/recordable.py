@@ -37,19 +37,22 @@ class DeviceAttention:
     ) -> torch.Tensor:
         if not isinstance(batch.host_seq_lens, DeviceOnly):
             return self.exact(q, cache, batch, sinks)
-        spec, size = self.spec, self.spec.block_size
+        spec, size, tokens = self.spec, self.spec.block_size, torch.arange(len(q))
+        ends = batch.query_start[1:].contiguous()
+        row = torch.searchsorted(ends, tokens, right=True)
+        position = batch.seq_lens[row] - (ends[row] - tokens)
         at = torch.arange(batch.block_table.shape[1] * size)
-        seen = at < batch.seq_lens[:, None]
+        seen = at <= position[:, None]
         if spec.window is not None:
-            seen &= at >= batch.seq_lens[:, None] - spec.window
-        owned = torch.arange(batch.block_table.shape[1]) * size < batch.seq_lens[:, None]
-        kv = cache[batch.block_table.long() * owned]
-        k, v = kv[:, :, 0].flatten(1, 2), kv[:, :, 1].flatten(1, 2)  # [B, P * size, K, D]
+            seen &= at > position[:, None] - spec.window
+        owned = torch.arange(batch.block_table.shape[1]) * size <= position[:, None]
+        kv = cache[batch.block_table[row].long() * owned]
+        k, v = kv[:, :, 0].flatten(1, 2), kv[:, :, 1].flatten(1, 2)  # [T, P * size, K, D]
         groups = q.view(len(q), spec.num_kv_heads, -1, spec.head_dim)
-        scores = torch.einsum("bkgd,bskd->bkgs", groups, k) * spec.scale
+        scores = torch.einsum("tkgd,tskd->tkgs", groups, k) * spec.scale
         scores = scores.masked_fill(~seen[:, None, None], float("-inf"))
         values = v.masked_fill(~seen[:, :, None, None], 0.0)
-        return torch.einsum("bkgs,bskd->bkgd", scores.softmax(-1), values).flatten(1, 2)
+        return torch.einsum("tkgs,tskd->tkgd", scores.softmax(-1), values).flatten(1, 2)
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,11 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A platform's preferences, as data.  The planner applies them where the user is silent."""
+    """A platform's preferences, as data.  The planner applies them where the user is silent.
+
+    `graph_sizes`: sequences of the decode steps to record.  `graph_tokens`: tokens of the steps
+    with prompts to record: as far as launching a step takes longer than computing it.
+    """
 
     dtype: str | None = None
     dtype_reason: str = ""
@@ -134,6 +138,7 @@ class Advice:
     max_num_seqs: int = 256
     kv_memory_fraction: float = 0.9
     graph_sizes: tuple[int, ...] = ()
+    graph_tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,8 +50,8 @@ class Plan:
 
     `quantization` is what linear weights are kept as: the checkpoint's own format, or "int8"
     which dense ones become while loading; None is dense.  `graph_sizes`: batches of the decode
-    steps that are recorded, rising.  `kernels` is empty where the platform's own executor computes.
-    `policies`: for what turns out while loading.
+    steps that are recorded, rising; `graph_tokens`: tokens of those with prompts.  `kernels` is
+    empty where the platform's own executor computes.  `policies`: for what turns out while loading.
     """
 
     platform: str
@@ -73,6 +73,7 @@ class Plan:
     tensor_parallel_size: int = 1
     kernels: tuple[KernelUse, ...] = ()
     policies: Policies = field(default_factory=Policies)
+    graph_tokens: tuple[int, ...] = ()
 
     @property
     def warnings(self) -> tuple[Decision, ...]:
@@ -127,6 +128,9 @@ def _wish(row: str, asked: str) -> str:
     return row if asked in (AUTO, "on") else f"{row} {asked}"
 
 
-def name_sizes(sizes: Collection[int]) -> str:
+def name_sizes(sizes: Collection[int], tokens: Collection[int] = ()) -> str:
     """Of graphs, in few words."""
-    return f"{len(sizes)} sizes up to {max(sizes)}" if sizes else "off"
+    if not sizes:
+        return "off"
+    prompts = f", prompts up to {max(tokens)} tokens" if tokens else ""
+    return f"{len(sizes)} sizes up to {max(sizes)}{prompts}"

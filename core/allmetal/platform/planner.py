@@ -43,7 +43,7 @@ def plan(
     memory_fraction = _memory(rows, advice)
     prefix_caching = rows.switch("prefix_caching", config.prefix_caching)
     async_scheduling = rows.switch("async_scheduling", config.async_scheduling)
-    graph_sizes = _graph_sizes(rows, advice, max_num_seqs)
+    graph_sizes, graph_tokens = _graphs(rows, advice, max_num_seqs, max_num_batched_tokens)
     tensor_parallel_size = _tensor_parallel(rows, num_devices)
     _rest(rows)
     return Plan(
@@ -62,6 +62,7 @@ def plan(
         prefix_caching=prefix_caching,
         async_scheduling=async_scheduling,
         graph_sizes=graph_sizes,
+        graph_tokens=graph_tokens,
         decisions=tuple(rows.rows),
         tensor_parallel_size=tensor_parallel_size,
         policies=rows.policies,
@@ -252,20 +253,23 @@ def _memory(rows: _Rows, advice: Advice) -> float:
     return fraction
 
 
-def _graph_sizes(rows: _Rows, advice: Advice, most: int) -> tuple[int, ...]:
-    """The platform's ladder, cut off at the largest batch there is."""
+def _graphs(
+    rows: _Rows, advice: Advice, most_seqs: int, most_tokens: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The platform's ladders, cut off at the largest step there is."""
     feature, asked = "graph_capture", rows.config.graph_capture
     if asked is False or not rows.has(feature):
         rows.switch(feature, asked)
-        return ()
-    sizes = tuple(sorted({min(size, most) for size in advice.graph_sizes}))
+        return (), ()
+    sizes = tuple(sorted({min(size, most_seqs) for size in advice.graph_sizes}))
     reason = rows.describe(feature)
     if not sizes and asked:
         why = "the platform advises no sizes to record"
         rows.fall_back(feature, feature, "on", "off", reason=why, hint="--no-graph-capture")
-        return ()
-    rows.add(feature, "on" if asked else None, name_sizes(sizes), reason=reason)
-    return sizes
+        return (), ()
+    tokens = tuple(sorted({min(size, most_tokens) for size in advice.graph_tokens if sizes}))
+    rows.add(feature, "on" if asked else None, name_sizes(sizes, tokens), reason=reason)
+    return sizes, tokens
 
 
 def _tensor_parallel(rows: _Rows, num_devices: int) -> int:

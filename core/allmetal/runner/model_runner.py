@@ -16,12 +16,18 @@ import torch
 from allmetal.executor.contract import SequenceStart, StepOutput, StepPlan
 from allmetal.platform.contract import Device
 from allmetal.platform.kv import CacheLayout
-from allmetal.platform.plan import Decision, Plan, fall_back, name_sizes
+from allmetal.platform.plan import Decision, Plan
 from allmetal.platform.select import Kernels
 from allmetal.platform.specs import DecodeStateSpec, SamplingSpec
 from allmetal.request import Logprobs
 from allmetal.runner.caches import allocate_caches
-from allmetal.runner.graphs import DecodeGraphs, Replayed
+from allmetal.runner.graphs import (
+    DecodeGraphs,
+    MixedGraphs,
+    Replayed,
+    StepGraphs,
+    record_steps,
+)
 from allmetal.runner.inputs import InputBuilder, StepInputs
 from allmetal.runner.prompt_logprobs import PromptLogprobs
 from allmetal.runner.sampler.logprobs import RowLogprobs
@@ -77,7 +83,7 @@ class ModelRunner:
         self._target = torch.device(device.torch_device)
         self._op = kernels.bind(SamplingSpec(vocab_size=model.vocab_size))
         self._kernels = kernels
-        self._graphs: DecodeGraphs | None = None
+        self._graphs = StepGraphs()
         self._uploader = Uploader(device)
         self._downloader = Downloader(device) if device.asynchronous else None
 
@@ -100,33 +106,17 @@ class ModelRunner:
         return self._record(plan) if plan.graph_sizes else ()
 
     def _record(self, plan: Plan) -> Sequence[Decision]:
-        """The plan's graphs; a row of what is missing."""
-        graphs = DecodeGraphs(
-            model=self._model,
-            state=self._state,
+        model, state, uploader = self._model, self._state, self._uploader
+        decode = DecodeGraphs(
+            model=model,
+            state=state,
             decode_state=self._kernels.bind(DecodeStateSpec(block_size=plan.block_size)),
             sampling=self._op,
-            uploader=self._uploader,
+            uploader=uploader,
         )
-        reason: str | None = "the device records nothing"
-        if (capture := self._device.graphs) is not None:
-            reason = graphs.record(capture, plan.graph_sizes)
-        if graphs:
-            self._graphs = graphs
-        if reason is None:
-            return ()
-        row = fall_back(
-            plan.policies,
-            plan.platform,
-            "graph_capture",
-            asked=name_sizes(plan.graph_sizes),
-            got=str(graphs),
-            reason=reason,
-            hint="--no-graph-capture",
-            explicit=plan.is_wish("graph_capture"),
-            default="warn",  # it was promised
-        )
-        return (row,)
+        mixed = MixedGraphs(model=model, state=state, uploader=uploader)
+        self._graphs, later = record_steps(plan, self._device.graphs, decode, mixed)
+        return later
 
     def execute(self, step: StepPlan) -> StepOutput:
         return self.launch(step).collect()
@@ -135,14 +125,19 @@ class ModelRunner:
     def launch(self, step: StepPlan) -> LaunchedStep:
         for start in step.starts:
             self._start(start)
-        graphs = self._graphs
-        if graphs is not None and (replayed := graphs.replay(step)) is not None:
-            return self._report(step, self._choose(graphs, replayed), [])
-        batch, inputs = self._inputs.build(step)
-        hidden = self._model.forward(batch)
+        decode, mixed = self._graphs.decode, self._graphs.mixed
+        if decode is not None and (replayed := decode.replay(step)) is not None:
+            return self._report(step, self._choose(decode, replayed), [])
+        prepared = None if mixed is None else mixed.replay(step)
+        inputs, hidden = self._compute(step) if prepared is None else prepared
         prompt = self._prompt_logprobs(step, inputs, hidden)
         sampled = self._sample(inputs, hidden)
         return self._report(step, sampled, prompt)
+
+    def _compute(self, step: StepPlan) -> tuple[StepInputs, torch.Tensor]:
+        """The hidden states [T, C] of a step that is not recorded."""
+        batch, inputs = self._inputs.build(step)
+        return inputs, self._model.forward(batch)
 
     def _start(self, start: SequenceStart) -> None:
         self._sampler.start(start)

@@ -28,9 +28,10 @@ its norm, queries, keys, values, and both halves of a wide MLP."""
 LOGIT_COPIES = 4
 """The logits, their edited and their sorted copies, and a sum over them."""
 LAUNCHES_OF_A_LAYER = 1 << 16
-"""Bytes a device keeps for what it was told to launch: some ten kernels and their arguments."""
-WORKSPACE = 64 << 20
-"""Bytes that kernels take for themselves while a step is recorded."""
+"""Bytes a device keeps for what it was told to launch: some ten kernels and their arguments.
+Measured: 31 KiB."""
+WORKSPACE = 160 << 20
+"""Bytes that kernels take for their code and for themselves.  Measured: 140 MiB."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,12 +151,15 @@ def step_bytes(plan: Plan) -> int:
 
 def graph_bytes(plan: Plan) -> int:
     """Bytes that recorded steps keep, estimated from above: what the largest makes, in which the
-    others find room, its logits, and the launches of each."""
+    others find room, its logits and hidden states, and the launches of each."""
     if not plan.graph_sizes:
         return 0
     itemsize: int = getattr(torch, plan.dtype).itemsize
-    model, rows = plan.model, max(plan.graph_sizes)
-    made = rows * (model.hidden_size * ACTIVATION_WIDTH + model.vocab_size) * itemsize
-    tables = rows * plan.max_model_len // plan.block_size * 4
-    launches = len(plan.graph_sizes) * model.num_layers * LAUNCHES_OF_A_LAYER
-    return made + tables + rows * model.vocab_size * 4 + launches + WORKSPACE
+    model, rows, tokens = plan.model, max(plan.graph_sizes), max(plan.graph_tokens, default=0)
+    decode = rows * (model.hidden_size * ACTIVATION_WIDTH + model.vocab_size)
+    mixed = tokens * model.hidden_size * ACTIVATION_WIDTH
+    kept = rows * model.vocab_size * 4 + tokens * model.hidden_size * itemsize
+    tables = (plan.max_num_seqs + 1) * (plan.max_model_len // plan.block_size + 1) * 4
+    graphs = len(plan.graph_sizes) + len(plan.graph_tokens)
+    launches = graphs * model.num_layers * LAUNCHES_OF_A_LAYER
+    return max(decode, mixed) * itemsize + kept + tables + launches + WORKSPACE

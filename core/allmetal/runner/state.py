@@ -42,7 +42,7 @@ class SequenceState:
         # of host memory that no sequence reaches are never taken.
         rows = num_slots + 1
         self.tokens = torch.empty(rows, self.row_length, dtype=torch.int32, device=device)
-        self.tokens[self.padding_slot, 0] = 0
+        self.tokens[self.padding_slot] = 0
         self.tables = torch.zeros(
             num_groups, rows, self.blocks_per_row, dtype=torch.int32, device=device
         )

@@ -6,6 +6,10 @@ from allmetal.platform.contract import Advice, DeviceInfo, ModelFacts
 
 MAX_SEQS = 256
 _LARGE = 40 << 30
+_SECONDS_TO_LAUNCH_A_LAYER = 3e-4
+"""Ten kernels from Python; 4.4e-4 were measured."""
+_OPERATIONS_PER_SECOND = 5e14
+"""Of the fastest device there is: a slower one computes longer, and records sizes in vain."""
 
 
 def advise(device: DeviceInfo, model: ModelFacts) -> Advice:
@@ -21,6 +25,7 @@ def advise(device: DeviceInfo, model: ModelFacts) -> Advice:
         max_num_seqs=MAX_SEQS,
         kv_memory_fraction=0.9,
         graph_sizes=graph_sizes(MAX_SEQS),
+        graph_tokens=graph_tokens(model),
     )
 
 
@@ -35,3 +40,12 @@ def graph_sizes(most: int) -> tuple[int, ...]:
     """Sequences a recorded step may have, up to `most`: close enough that padding costs little."""
     sizes = [1, 2, 4, *range(8, 129, 8), *range(144, 257, 16), *range(288, 513, 32)]
     return tuple(size for size in sizes if size <= most)
+
+
+def graph_tokens(model: ModelFacts) -> tuple[int, ...]:
+    """Tokens a recorded step with prompts may have: as many as are computed before a step of the
+    same layers could be launched by hand.  Padding costs nothing there, so the sizes are few."""
+    operations = 2 * model.parameter_bytes / 2  # of a token, if a parameter has two bytes
+    most = model.num_layers * _SECONDS_TO_LAUNCH_A_LAYER * _OPERATIONS_PER_SECOND / operations
+    sizes = (32, 64, 128, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 6144, 8192)
+    return tuple(size for size in sizes if size <= 1.5 * most)

@@ -72,7 +72,7 @@ def serve(engine: Engine, asked: list[Request]) -> dict[str, list[int]]:
 
 def replays(engine: Engine) -> list[int]:
     """The sizes of graphs that are replayed from now on."""
-    graphs = engine.executor._runner._graphs  # type: ignore[attr-defined]
+    graphs = engine.executor._runner._graphs.decode  # type: ignore[attr-defined]
     used: list[int] = []
 
     class Counted:

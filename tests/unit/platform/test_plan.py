@@ -247,6 +247,11 @@ def test_graphs_need_the_platform_and_end_at_the_largest_batch() -> None:
     made = make(advice=advice, table=table)
     assert made.graph_sizes == (1, 2, 4, 100)
     assert row(made, "graph_capture").got == "4 sizes up to 100"
+    advice = replace(advice, graph_tokens=(64, 16, 4096), max_num_batched_tokens=1000)
+    with_prompts = make(advice=advice, table=table)
+    assert with_prompts.graph_tokens == (16, 64, 1000)
+    assert row(with_prompts, "graph_capture").got == "4 sizes up to 100, prompts up to 1000 tokens"
+    assert make(advice=replace(advice, graph_sizes=()), table=table).graph_tokens == ()
     unwanted = make(advice=advice, table=table, graph_capture=False)
     assert unwanted.graph_sizes == ()
     assert row(unwanted, "graph_capture").asked == "off"

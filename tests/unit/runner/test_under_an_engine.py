@@ -48,6 +48,7 @@ def run(folder: Path, host_device: Any, make_plan: Any, platform_of: Any) -> Any
         batches: Sequence[Sequence[Request]],
         num_blocks: int = 512,
         graphs: Recorder | None = None,
+        tokens: tuple[int, ...] = (),
         **limits: Any,
     ) -> tuple[dict[str, list[int]], Any]:
         bounds = Limits(
@@ -64,6 +65,7 @@ def run(folder: Path, host_device: Any, make_plan: Any, platform_of: Any) -> Any
             kv_cache_memory=num_blocks * BLOCK_BYTES,
             async_scheduling=bounds.async_scheduling,
             graph_sizes=(1, 2, 4, 6) if graphs else (),
+            graph_tokens=tokens,
         )
         config = EngineConfig(model=str(folder))
         host_device.graphs = graphs
@@ -104,6 +106,8 @@ def test_steps_that_are_replayed_change_no_token(run: Any) -> None:
     replayed, _ = run([requests()], graphs=graphs)
     assert plain == replayed
     assert graphs.replays > 10
-    cramped, stats = run([requests()], num_blocks=26, graphs=graphs)
+    cramped, stats = run([requests()], num_blocks=26, graphs=graphs, tokens=(8, 40, 256))
     assert stats.num_preemptions > 0
     assert plain == cramped
+    chunked, _ = run([requests()], graphs=graphs, tokens=(3, 7), max_num_batched_tokens=7)
+    assert plain == chunked

@@ -15,7 +15,7 @@ from typing import cast
 import torch
 import triton
 
-from allmetal.platform.batch import AttentionBatch
+from allmetal.platform.batch import AttentionBatch, DeviceOnly
 from allmetal.platform.contract import Support, Supported, Unsupported
 from allmetal.platform.specs import AttentionOp, AttentionSpec
 from allmetal_triton.jit.attention import attention
@@ -104,7 +104,8 @@ class PagedAttention:
             tiles = few_rows(self._spec, self._target, most * self._group)
             yield self._items(q, batch, tiles, num_seqs, 1, _ANY_LENGTH)
             return
-        if 1 in batch.host_query_lens:
+        # What is recorded for any batch of its shape has both kinds.
+        if isinstance(batch.host_query_lens, DeviceOnly) or 1 in batch.host_query_lens:
             tiles = few_rows(self._spec, self._target, self._group)
             yield self._items(q, batch, tiles, num_seqs, 1, 1)
         whole = q.shape[0] * self._group // self._many.m

@@ -22,10 +22,9 @@ import torch
 from allmetal.executor.contract import NO_TOKEN, StepPlan
 from allmetal.platform.batch import AttentionBatch, Batch, DeviceOnly
 from allmetal.platform.contract import GraphCapture
-from allmetal.platform.plan import name_sizes
 from allmetal.platform.specs import DecodeStateOp, SamplingOp
+from allmetal.runner.graphs.recording import Launch, record_ladder
 from allmetal.runner.inputs import SampleRows
-from allmetal.runner.recording import Launch, record_ladder
 from allmetal.runner.sampler.params import Records
 from allmetal.runner.sampler.random import uniform
 from allmetal.runner.state import SequenceState
@@ -70,14 +69,15 @@ class DecodeGraphs:
         self._steps: dict[int, Launch] = {}
         self._draws: dict[bool, dict[int, Launch]] = {}
 
-    def __str__(self) -> str:
-        """What is recorded."""
-        complete = all(self._draws.get(each, {}).keys() == self._steps.keys() for each in _DRAWS)
-        return name_sizes(self._sizes) + ("" if complete else ", greedy only")
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Those that are recorded, rising."""
+        return self._sizes
 
-    def __bool__(self) -> bool:
-        """Whether anything is recorded."""
-        return bool(self._sizes)
+    @property
+    def complete(self) -> bool:
+        """Whether what is not greedy is recorded too."""
+        return all(self._draws.get(each, {}).keys() == self._steps.keys() for each in _DRAWS)
 
     # ---- once ------------------------------------------------------------------------------
 
