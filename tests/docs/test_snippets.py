@@ -2,7 +2,9 @@
 
 A fence in `bash` or `python` is run; fences of one file share a folder and run in order. Python
 fences of a file share their names. `{background}` starts a server and waits for it, `{server}`
-runs against it. A fence that cannot be run has `<!-- not run: REASON -->` in the line above.
+runs against it. A `{file}` is written to where its first line, a comment, says; what a page with
+such files installs stays in its folder. A fence that cannot be run has `<!-- not run: REASON -->`
+in the line above.
 """
 
 from __future__ import annotations
@@ -34,6 +36,14 @@ FENCE = re.compile(
 )
 OUTPUT = {"text", "json"}
 """Kinds of fences that show something instead of doing it."""
+INSTALL_HERE = {
+    "PIP_TARGET": "site",
+    "PIP_UPGRADE": "1",
+    "PIP_NO_INDEX": "1",
+    "PIP_NO_DEPS": "1",
+    "PIP_NO_BUILD_ISOLATION": "0",  # which is how pip wants to be told
+    "PIP_QUIET": "1",
+}
 STARTUP_SECONDS = 90
 
 
@@ -63,20 +73,21 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def environment() -> dict[str, str]:
-    """Commands find this interpreter's scripts first and no hub."""
+def environment(cwd: Path) -> dict[str, str]:
+    """Commands find this interpreter's scripts first, no hub, and what was installed in `cwd`."""
     folder = Path(sys.executable).parent
     return {
         **os.environ,
         "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
         "HF_HUB_OFFLINE": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        **({"PYTHONPATH": str(cwd / "site"), **INSTALL_HERE} if (cwd / "site").is_dir() else {}),
     }
 
 
 def run(command: list[str], cwd: Path, what: str) -> None:
     done = subprocess.run(
-        command, cwd=cwd, env=environment(), text=True, capture_output=True, timeout=300
+        command, cwd=cwd, env=environment(cwd), text=True, capture_output=True, timeout=300
     )
     assert done.returncode == 0, f"{what}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
 
@@ -91,7 +102,7 @@ def server(command: str, cwd: Path) -> Iterator[None]:
         process = subprocess.Popen(
             ["bash", "-c", command],
             cwd=cwd,
-            env=environment(),
+            env=environment(cwd),
             stdout=out,
             stderr=out,
             start_new_session=True,
@@ -120,6 +131,14 @@ def wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -
     pytest.fail(f"no server on port {port}\n{log.read_text()[-4000:]}")
 
 
+def write(code: str, cwd: Path) -> None:
+    comment, _, content = code.partition("\n")
+    place = cwd / comment.removeprefix("# ")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(content)
+    (cwd / "site").mkdir(exist_ok=True)
+
+
 def run_file(path: Path, cwd: Path) -> None:
     earlier_python = ""
     running = None
@@ -128,7 +147,9 @@ def run_file(path: Path, cwd: Path) -> None:
             what = f"{path}:{fence.line}"
             if fence.reason or fence.kind in OUTPUT:
                 continue
-            if fence.mark == "background":
+            if fence.mark == "file":
+                write(fence.code, cwd)
+            elif fence.mark == "background":
                 running = server(fence.code, cwd)
                 running.__enter__()
             elif fence.kind == "python":
@@ -156,10 +177,20 @@ def test_every_fence_has_a_known_kind_and_every_exception_a_reason(path: Path) -
     found = fences(text)
 
     assert text.count("\n```") == 2 * len(found), "a fence without a kind, or one that never ends"
-    assert {f.kind for f in found} <= {"bash", "python", *OUTPUT}
+    assert {f.kind for f in found if f.mark != "file"} <= {"bash", "python", *OUTPUT}
+    assert all(re.match(r"# [\w./]+\n", f.code) for f in found if f.mark == "file")
     assert all(f.reason is None or len(f.reason) > 10 for f in found)
     if any(f.mark == "server" for f in found):
         assert any(f.mark == "background" for f in found)
+
+
+def test_the_strangers_files_on_the_page_are_those_that_are_tested() -> None:
+    tested = {path.read_text() for path in (ROOT / "tests/plugin").glob("[1-4]_*/**/*.*")}
+    tested.add((ROOT / "tests/plugin/test_acme.txt").read_text())
+    shown = [f for f in fences((ROOT / "docs/write-a-platform.md").read_text()) if f.mark == "file"]
+
+    assert len(shown) > 5
+    assert [] == [f.line for f in shown if f.code.partition("\n")[2] not in tested]
 
 
 def test_a_failing_command_is_noticed(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def install(core_wheel: Path, tmp_path: Path) -> Install:
         for step in sorted(HERE.glob(f"[1-{version}]_*")):
             shutil.copytree(step, tmp_path / "acme", dirs_exist_ok=True)
         wheel = build_wheel(tmp_path / "acme", tmp_path / "dist")
-        venv = make_venv(tmp_path / "venv", "torch", "pytest", "pytest-timeout")
+        venv = make_venv(tmp_path / "venv", "torch", "pytest", "safetensors")
         venv.install(core_wheel, wheel)
         return venv
 

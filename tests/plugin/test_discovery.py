@@ -89,8 +89,8 @@ def plant(venv: Venv) -> Iterator[Plant]:
 def host(plant: Plant) -> None:
     """A working host platform, to which nobody shall be put unasked."""
     descriptor = DESCRIPTOR.read_text().replace('"acme"', '"host"')
-    traits = 'total_memory=GIB, traits={"kind": "host"})'
-    plant("host", descriptor.replace("total_memory=GIB)", traits), "AcmePlatform")
+    traits = 'total_memory=MEMORY, traits={"kind": "host"})'
+    plant("host", descriptor.replace("total_memory=MEMORY)", traits), "AcmePlatform")
 
 
 def completion(venv: Venv, model: Path, *flags: str) -> str:

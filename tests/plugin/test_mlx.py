@@ -24,7 +24,7 @@ STORY = "Once upon a time, in a land far away,"
 @pytest.fixture(scope="module")
 def venv(core_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Venv:
     folder = tmp_path_factory.mktemp("mlx")
-    made = make_venv(folder / "venv", "torch", "safetensors", "pytest", "pytest-timeout")
+    made = make_venv(folder / "venv", "torch", "pytest", "safetensors")
     made.install_from_index("mlx[cpu]>=0.30")
     made.install(core_wheel, build_wheel(PLUGIN, folder / "dist"))
     return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allmetal.platform.contract import Advice, DeviceInfo, Emulated, Memory, Native
 
-GIB = 1 << 30
+MEMORY = 8 << 30
 
 
 class AcmeDevice:
@@ -15,7 +15,7 @@ class AcmeDevice:
         self.info = info
 
     def memory(self):
-        return Memory(free=GIB, total=GIB)
+        return Memory(free=MEMORY, total=MEMORY)
 
     def synchronize(self): ...
     def close(self): ...
@@ -33,7 +33,7 @@ class AcmePlatform:
     name, contract_version = "acme", 1
 
     def probe(self):
-        return [DeviceInfo(index=0, name="Acme One", total_memory=GIB)]
+        return [DeviceInfo(index=0, name="Acme One", total_memory=MEMORY)]
 
     def open(self, device, options=None):
         return AcmeDevice(device)

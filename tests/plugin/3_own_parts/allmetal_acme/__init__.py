@@ -16,14 +16,14 @@ from allmetal.platform.contract import (
     Probe,
 )
 
-GIB = 1 << 30
+MEMORY = 8 << 30
 
 
 class AcmePlatform:
     name, contract_version = "acme", 1
 
     def probe(self) -> Probe:
-        return [DeviceInfo(index=0, name="Acme One", total_memory=GIB)]
+        return [DeviceInfo(index=0, name="Acme One", total_memory=MEMORY)]
 
     def open(self, device: DeviceInfo, options: OpenOptions = DEFAULT_OPTIONS) -> Device:
         from allmetal_acme.device import AcmeDevice
