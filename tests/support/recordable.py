@@ -50,6 +50,8 @@ class DeviceAttention:
         k, v = kv[:, :, 0].flatten(1, 2), kv[:, :, 1].flatten(1, 2)  # [T, P * size, K, D]
         groups = q.view(len(q), spec.num_kv_heads, -1, spec.head_dim)
         scores = torch.einsum("tkgd,tskd->tkgs", groups, k) * spec.scale
+        if spec.soft_cap is not None:
+            scores = spec.soft_cap * torch.tanh(scores / spec.soft_cap)
         scores = scores.masked_fill(~seen[:, None, None], float("-inf"))
         values = v.masked_fill(~seen[:, :, None, None], 0.0)
         return torch.einsum("tkgs,tskd->tkgd", scores.softmax(-1), values).flatten(1, 2)

@@ -22,7 +22,7 @@ WAITS = {
     aten.is_nonzero,
     aten.nonzero,
     aten.masked_select,
-    aten.repeat_interleave,
+    aten.repeat_interleave,  # by a tensor
     aten._unique2,
     aten.equal,
 }
@@ -63,7 +63,8 @@ class _Watch(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func.overloadpacket in WAITS or _indexes_by_mask(func, args):
+        waits = func.overloadpacket in WAITS and func is not aten.repeat_interleave.self_int
+        if waits or _indexes_by_mask(func, args):
             raise GraphError(f"{func} waits for the device")
         result = func(*args, **kwargs)
         memory = {x.untyped_storage().data_ptr() for x in _tensors((args, dict(kwargs)))}

@@ -1,38 +1,59 @@
-"""`allmetal matrix`: feature × platform."""
+"""`allmetal matrix`: feature × platform, and on what evidence."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from allmetal.errors import ConfigError
+FORMATS = ("table", "md", "json", "html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--format",
-        choices=("table", "md", "json"),
-        default="table",
-        help="how to print it (default: table)",
+        "--platform",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="only this one, with its reasons; may be given several times",
     )
     parser.add_argument(
-        "--why", metavar="PLATFORM", help="one platform's answers with its reasons instead"
+        "--feature",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="only this one, or features of this kind, as in quant; may be given several times",
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, default="table", help="how to print it (default: table)"
+    )
+    parser.add_argument(
+        "--evidence",
+        metavar="DIR",
+        type=Path,
+        action="append",
+        default=[],
+        help="read the kit's files there too; may be given several times",
+    )
+    parser.add_argument(
+        "--any-device",
+        action="store_true",
+        help="ask about a device nothing is known of: the same answer on every machine",
     )
 
 
 def execute(args: argparse.Namespace) -> int:
-    from allmetal.platform.matrix import matrix, reasons, render_matrix
+    from allmetal.errors import ConfigError
+    from allmetal.platform.evidence import read_evidence, shipped
+    from allmetal.platform.matrix import matrix, narrowed
+    from allmetal.platform.matrix_page import as_page
+    from allmetal.platform.matrix_text import as_json, as_markdown, as_table
 
-    made = matrix()
-    if args.why is None:
-        print(render_matrix(made, args.format))
-        return 0
-    names = [column.platform for column in made.columns]
-    if args.why not in names:
-        raise ConfigError(
-            f"no platform is called {args.why!r}", hint=f"there are: {', '.join(names)}"
-        )
-    rows = reasons(made, args.why)
-    width = max((len(feature) for feature, _ in rows), default=0)
-    for feature, reason in rows:
-        print(f"{feature:{width}}  {reason}")
+    for folder in args.evidence:
+        if not folder.is_dir():
+            raise ConfigError(f"there is no folder {folder}", hint="--evidence takes a folder")
+    evidence = read_evidence([*shipped(), *args.evidence])
+    made = matrix(evidence=evidence, live=not args.any_device)
+    made = narrowed(made, args.platform, args.feature)
+    renderers = {"table": as_table, "md": as_markdown, "json": as_json, "html": as_page}
+    print(renderers[args.format](made))
     return 0

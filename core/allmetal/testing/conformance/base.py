@@ -29,6 +29,7 @@ from allmetal.platform.reference import kernels as reference_kernels
 from allmetal.platform.select import with_reference
 from allmetal.testing.conformance.draws import draw
 from allmetal.testing.conformance.problems import DTYPES
+from allmetal.testing.kit import COVERS
 from allmetal.testing.poison import PoisonedMemory, poison
 
 TOLERANCE: Mapping[str, float] = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}
@@ -180,11 +181,7 @@ class Conformance:
 
     @pytest.fixture
     def device_info(self, platform: Platform) -> DeviceInfo:
-        answer = platform.probe()
-        if isinstance(answer, Absent):
-            pytest.skip(f"needs a device of {platform.name}: {answer.reason}")
-        assert not isinstance(answer, Broken), answer.reason
-        return answer[0]
+        return first_device(platform)
 
     @pytest.fixture
     def bench(
@@ -197,7 +194,13 @@ class Conformance:
         device.close()
 
 
-COVERS = "allmetal_covers"
+def first_device(platform: Platform) -> DeviceInfo:
+    """Absent hardware skips the test with the probe's reason; broken hardware fails it."""
+    answer = platform.probe()
+    if isinstance(answer, Absent):
+        pytest.skip(f"needs a device of {platform.name}: {answer.reason}")
+    assert not isinstance(answer, Broken), answer.reason
+    return answer[0]
 
 
 def covers(*features: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -40,6 +40,14 @@ MODEL = ModelFacts(
 )
 
 
+_PARTS = {
+    "graph_capture": "graphs",
+    "collective.all_reduce": "communicator",
+    "collective.all_gather": "communicator",
+}
+"""Feature -> the part of a device that does it."""
+
+
 class ContractConformance(Conformance):
     """Needs no arithmetic to be right."""
 
@@ -91,6 +99,13 @@ class ContractConformance(Conformance):
                 ]
                 taken = any(isinstance(answer, Supported) for _, _, answer in answers)
                 assert taken, f"{feature} is called native, but: {answers}"
+
+    def test_what_it_calls_native_its_device_has(self, bench: Bench) -> None:
+        table = bench.platform.capabilities(bench.info)
+        for feature, part in _PARTS.items():
+            if isinstance(table.get(feature), Native):
+                there = getattr(bench.device, part) is not None
+                assert there, f"{feature} is called native, but the device has no {part}"
 
     def test_its_kernels_are_named_and_belong_to_known_families(
         self, platform: Platform, device_info: DeviceInfo

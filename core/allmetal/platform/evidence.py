@@ -1,0 +1,124 @@
+"""What the conformance kit found, read back from the files that `allmetal plugin test` writes.
+
+A file says of one platform on one device: who, when, with which versions, and of each feature how
+many tests passed, failed and were skipped.  Correctness and speed are apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from allmetal.errors import ConfigError
+
+FORMAT = 1
+State: TypeAlias = Literal["tested", "failing", "declared", "untested", ""]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Numbers of tests."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One run of the kit.  `levels`: those that were run; `speed` is kept as it was written."""
+
+    platform: str
+    plugin: str
+    device: str
+    driver: str
+    date: str
+    commit: str
+    versions: Mapping[str, str]
+    levels: tuple[int, ...]
+    total: Tally
+    features: Mapping[str, Tally]
+    families: Mapping[str, Tally]
+    failures: Sequence[tuple[str, str]]
+    speed: Sequence[Mapping[str, Any]] = ()
+    path: str = ""
+
+    @property
+    def day(self) -> str:
+        return self.date[:10]
+
+    def says(self, feature: str) -> str:
+        """Where, when and with what a feature was tested, in one line."""
+        libraries = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return f"{self.device}, {self.day}, {self.plugin}, {libraries}"
+
+
+def state_of(feature: str, claimed: bool | None, evidence: Sequence[Evidence]) -> State:
+    """What is known of a platform's feature.  `claimed`: it says it has it; None: it is silent.
+
+    failing: a test of it failed in the latest run on some device; tested: some passed and none
+    failed; declared: claimed, and no test of it ran; untested: neither said nor tested.  A feature
+    that a platform does not have needs no evidence.
+    """
+    if claimed is False:
+        return ""
+    tallies = [e.features.get(feature, Tally()) for e in latest(evidence)]
+    if any(tally.failed for tally in tallies):
+        return "failing"
+    if any(tally.passed for tally in tallies):
+        return "tested"
+    return "declared" if claimed else "untested"
+
+
+def latest(evidence: Iterable[Evidence]) -> list[Evidence]:
+    """The last run on each device, newest first."""
+    newest: dict[str, Evidence] = {}
+    for each in sorted(evidence, key=lambda e: e.date):
+        newest[each.device] = each
+    return sorted(newest.values(), key=lambda e: e.date, reverse=True)
+
+
+def read_evidence(folders: Iterable[Path]) -> list[Evidence]:
+    """Every *.json in these folders.  Raises ConfigError naming a file that is no evidence."""
+    files = [file for folder in folders for file in sorted(folder.glob("*.json"))]
+    return [_read(file) for file in files]
+
+
+def shipped() -> list[Path]:
+    """Where the core's own evidence lies: in the wheel, or in the docs of a checkout."""
+    package = Path(__file__).parents[1]
+    places = (package / "evidence", package.parents[1] / "docs" / "evidence")
+    return [place for place in places if place.is_dir()][:1]
+
+
+def _read(file: Path) -> Evidence:
+    try:
+        made = json.loads(file.read_text())
+        if made["format"] != FORMAT:
+            raise ValueError(f"it has format {made['format']}, and this is {FORMAT}")
+        found, device = made["correctness"], made["device"]
+        return Evidence(
+            platform=made["platform"],
+            plugin=made["plugin"],
+            device=device["name"],
+            driver=device["driver"],
+            date=made["date"],
+            commit=made["commit"] or "",
+            versions=made["versions"],
+            levels=tuple(made["levels"]),
+            total=Tally(**found["total"]),
+            features={name: Tally(**tally) for name, tally in found["features"].items()},
+            families={name: Tally(**tally) for name, tally in found["families"].items()},
+            failures=[(each["test"], each["reason"]) for each in found["failures"]],
+            speed=made.get("speed", ()),
+            path=str(file),
+        )
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise ConfigError(
+            f"{file} is no evidence of this core: {what}",
+            hint="allmetal plugin test NAME --evidence FILE writes it",
+        ) from error

@@ -1,0 +1,115 @@
+"""A matrix in a terminal, as Markdown, or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import groupby
+
+from allmetal.platform.evidence import Evidence, State
+from allmetal.platform.matrix import Cell, Column, Matrix, to_json
+
+MARKS: Mapping[State, str] = {
+    "tested": "✓",
+    "failing": "✗",
+    "declared": "○",
+    "untested": "·",
+    "": "",
+}
+LEGEND: Mapping[State, str] = {
+    "tested": "tests of the conformance kit passed and none failed",
+    "failing": "a test failed",
+    "declared": "the platform says so, and no test on record ran",
+    "untested": "nothing was said and nothing tested",
+}
+
+
+def as_table(matrix: Matrix) -> str:
+    """A grid; with reasons where only one platform or one feature is left."""
+    if len(matrix.columns) == 1 or len(matrix.features) == 1:
+        return "\n\n".join(filter(None, (_reasons(matrix, column) for column in matrix.columns)))
+    head = ["feature", *(c.platform for c in matrix.columns)]
+    rows = [[f, *(_short(c, f) for c in matrix.columns)] for f in matrix.features]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (head, ["-" * width for width in widths], *rows)
+    ]
+    legend = ", ".join(f"{MARKS[state]} {state}" for state in LEGEND)
+    about = [line for column in matrix.columns for line in _about(column)]
+    return "\n".join([*lines, "", legend, "", *about, "", "--platform NAME says why"])
+
+
+def as_json(matrix: Matrix) -> str:
+    return json.dumps(to_json(matrix), indent=2, ensure_ascii=False)
+
+
+def as_markdown(matrix: Matrix) -> str:
+    """A table for each group of features, then what each platform says in its own words."""
+    lines = [f"- {MARKS[state]} {state}: {doc}" for state, doc in LEGEND.items()]
+    for group, names in groupby(matrix.features, key=lambda f: matrix.features[f].group):
+        lines += ["", f"## {group.capitalize()}", ""]
+        head = ["feature", "what it is", *(c.platform for c in matrix.columns)]
+        rows = [
+            [f"`{f}`", matrix.features[f].doc, *(_short(c, f) for c in matrix.columns)]
+            for f in names
+        ]
+        lines += [
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+            for row in (head, ["---"] * len(head), *rows)
+        ]
+    return "\n".join([*lines, *(line for c in matrix.columns for line in _section(c))])
+
+
+def run_line(run: Evidence) -> str:
+    """A run of the kit in a line."""
+    total, libraries = run.total, ", ".join(f"{k} {v}" for k, v in run.versions.items())
+    counts = f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped"
+    levels = ", ".join(map(str, run.levels))
+    changed = "+" if run.commit.endswith("+") else ""
+    commit = f", commit {run.commit[:12]}{changed}" if run.commit else ""
+    return f"{run.day} on {run.device}: {counts} at levels {levels} ({libraries}{commit})"
+
+
+def _short(column: Column, feature: str) -> str:
+    if feature not in column.cells:
+        return "-"
+    cell = column.cells[feature]
+    return f"{cell.word} {MARKS[cell.evidence]}".strip()
+
+
+def _about(column: Column) -> list[str]:
+    parts = (column.origin, column.device, column.note, column.install)
+    lines = [f"{column.platform}: " + "; ".join(part for part in parts if part)]
+    return lines + [f"  kit of {run_line(run)}" for run in column.runs]
+
+
+def _reasons(matrix: Matrix, column: Column) -> str:
+    """Each feature of a platform with its reason and evidence, a line each."""
+    lines = _about(column)
+    width = max((len(f) for f in matrix.features), default=0)
+    for feature, cell in column.cells.items():
+        evidence = f"{MARKS[cell.evidence]} {cell.evidence}".strip()
+        lines.append(f"  {feature:{width}}  {cell.word:8}  {evidence:10}  {cell.why}".rstrip())
+        if len(matrix.features) == 1:
+            lines += [f"  {'':{width}}  {proof}" for proof in cell.proof]
+    return "\n".join(lines)
+
+
+def _section(column: Column) -> list[str]:
+    """A platform's own words, features with the same ones together."""
+    lines = ["", f"## {column.platform}", ""]
+    if column.note:
+        lines += [column.note[0].upper() + column.note[1:] + ".", ""]
+    if column.install:
+        lines += ["```bash", column.install, "```"]
+    for run in column.runs:
+        lines += [f"Kit of {run_line(run)}.", ""]
+        lines += [f"- **failing** `{test}`: {reason}" for test, reason in run.failures]
+    said: dict[Cell, list[str]] = {}
+    for feature, cell in column.cells.items():
+        said.setdefault(Cell(word=cell.word, why=cell.why), []).append(f"`{feature}`")
+    for cell, features in said.items():
+        these = "every feature" if len(features) == len(column.cells) else ", ".join(features)
+        lines.append(f"- **{cell.word}** {these}: {cell.why}")
+    return lines

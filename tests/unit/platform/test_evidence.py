@@ -1,0 +1,83 @@
+"""Evidence files are read whole or refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allmetal.errors import ConfigError
+from allmetal.platform.evidence import Tally, latest, read_evidence, shipped, state_of
+
+MADE: dict[str, Any] = {
+    "format": 1,
+    "platform": "metal",
+    "plugin": "allmetal-metal 2.0",
+    "date": "2026-11-30T12:00:00Z",
+    "commit": None,
+    "device": {"name": "thing", "driver": "7"},
+    "versions": {"torch": "3"},
+    "levels": [0, 1],
+    "correctness": {
+        "total": {"passed": 1, "failed": 1, "skipped": 0},
+        "features": {"moe": {"passed": 1, "failed": 0, "skipped": 2}},
+        "families": {},
+        "failures": [{"test": "test_x", "reason": "off"}],
+    },
+}
+
+
+def write(folder: Path, name: str = "a.json", **changes: Any) -> Path:
+    (folder / name).write_text(json.dumps({**MADE, **changes}))
+    return folder
+
+
+def test_a_file_is_read_back(tmp_path: Path) -> None:
+    (found,) = read_evidence([write(tmp_path)])
+    assert (found.platform, found.device, found.driver) == ("metal", "thing", "7")
+    assert (found.day, found.commit) == ("2026-11-30", "")
+    assert found.features == {"moe": Tally(passed=1, skipped=2)}
+    assert found.failures == [("test_x", "off")]
+    assert found.says("moe") == "thing, 2026-11-30, allmetal-metal 2.0, torch 3"
+    assert read_evidence([]) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"format": 7}, "it has format 7, and this is 1"),
+        ({"correctness": {}}, "it lacks 'total'"),
+        ({"device": "thing"}, "string indices"),
+    ],
+)
+def test_a_file_that_is_none_is_named_with_what_is_wrong(
+    tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"a\.json is no evidence of this core: .*{why}"):
+        read_evidence([write(tmp_path, **changes)])
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(ConfigError, match="Expecting property name"):
+        read_evidence([tmp_path])
+
+
+def test_the_latest_run_on_each_device_counts(tmp_path: Path) -> None:
+    write(tmp_path, "old.json", date="2026-01-01T00:00:00Z")
+    write(tmp_path, "new.json")
+    write(tmp_path, "other.json", device={"name": "other", "driver": ""})
+    assert [e.path.rpartition("/")[2] for e in latest(read_evidence([tmp_path]))] == [
+        "new.json",
+        "other.json",
+    ]
+
+
+def test_what_is_known_of_a_feature() -> None:
+    assert state_of("moe", True, []) == "declared"
+    assert state_of("moe", None, []) == "untested"
+    assert state_of("moe", False, []) == ""
+
+
+def test_the_evidence_of_this_repository_can_be_read() -> None:
+    (folder,) = shipped()
+    assert read_evidence([folder])
