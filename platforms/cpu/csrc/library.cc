@@ -25,6 +25,7 @@ const Kernels* choose(const char* limit) {
   if (ok(avx512_bf16_kernels) && avx512 && __builtin_cpu_supports("avx512bf16"))
     return &avx512_bf16_kernels;
   if (ok(avx512_kernels) && avx512) return &avx512_kernels;
+  // What has AVX2 has half-precision conversions; not every compiler can ask.
   if (ok(avx2_kernels) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
     return &avx2_kernels;
 #endif

@@ -127,7 +127,16 @@ AM_INLINE i32 to_nearest(f32 x) {
 #endif
 
 AM_INLINE void store(bf16* p, f32 x) {
-  for (int i = 0; i < W; i++) from_float(x[i], p + i);
+  const i32 bits = (i32)x;
+  i32 up = bits + 0x7fff + ((bits >> 16) & 1);
+  up = x != x ? bits | 0x400000 : up;
+#if defined(__AVX2__)
+  const __m256i half = _mm256_srli_epi32((__m256i)up, 16);
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(half, half), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+#else
+  for (int i = 0; i < W; i++) p[i] = bf16(uint32_t(up[i]) >> 16);
+#endif
 }
 AM_INLINE float sum(f32 x) {
 #if defined(__AVX2__)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 
-from allmetal.platform.contract import AnyKernel, Supported, Unsupported
+from allmetal.platform.contract import AnyKernel, Support, Supported, Unsupported
 from allmetal_cpu import CpuPlatform
+from allmetal_cpu.native import library
+from allmetal_cpu.native.kernel import NativeKernel
 
 Accepting = Callable[[Any], list[AnyKernel]]
 Near = Callable[..., None]
@@ -25,8 +29,10 @@ def _two_threads() -> Iterator[None]:
     """Two, so that work is really split, and no more: others run beside."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
+    library.set_threads(2)
     yield
     torch.set_num_threads(before)
+    library.set_threads(before)
 
 
 @pytest.fixture
@@ -37,9 +43,68 @@ def generator() -> torch.Generator:
     return fresh
 
 
+INSTRUCTION_SETS = ("avx512_bf16", "avx512", "avx2", "portable")
+
+
+class _Limited:
+    """An op that runs what a CPU with less would."""
+
+    def __init__(self, op: Any, isa: str) -> None:
+        self._op = op
+        self._isa = isa
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._op, name)
+
+    def __call__(self, *arguments: Any) -> Any:
+        with limited_to(self._isa):
+            return self._op(*arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class _OnInstructionSet:
+    """A native kernel on one of the instruction sets that this CPU has."""
+
+    kernel: AnyKernel
+    isa: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.kernel.name}[{self.isa}]"
+
+    def supports(self, spec: Any) -> Support:
+        return self.kernel.supports(spec)
+
+    def build(self, spec: Any) -> Any:
+        return _Limited(self.kernel.build(spec), self.isa)
+
+
+@contextmanager
+def limited_to(isa: str) -> Iterator[bool]:
+    """Whether the library then runs `isa`."""
+    loaded = library.load()
+    assert isinstance(loaded, library.Library)
+    loaded.long.am_limit_isa(isa.encode())
+    yield loaded.long.am_isa() == isa.encode()
+    loaded.long.am_limit_isa(None)
+
+
+def on_each_instruction_set(kernel: AnyKernel) -> list[AnyKernel]:
+    if not isinstance(kernel, NativeKernel):
+        return [kernel]
+    kernels: list[AnyKernel] = []
+    for isa in INSTRUCTION_SETS:
+        with limited_to(isa) as has_it:
+            if has_it:
+                kernels.append(_OnInstructionSet(kernel, isa))
+    assert kernels
+    return kernels
+
+
 @pytest.fixture
 def accepting() -> Accepting:
-    """spec -> the platform's kernels that take it; each refusal must have a reason."""
+    """spec -> the platform's kernels that take it, native ones once for each instruction set;
+    each refusal must have a reason."""
     platform = CpuPlatform()
     (device,) = platform.probe()  # type: ignore[misc]
     offered = platform.kernels(device)
@@ -49,7 +114,7 @@ def accepting() -> Accepting:
         for kernel in offered[spec.family]:
             answer = kernel.supports(spec)
             if isinstance(answer, Supported):
-                taken.append(kernel)
+                taken.extend(on_each_instruction_set(kernel))
             else:
                 assert isinstance(answer, Unsupported)
                 assert answer.reason

@@ -79,6 +79,7 @@ def test_attention_agrees_with_float64(name, batch, generator, accepting, near) 
     kernels = accepting(spec)
     assert kernels
     for kernel in kernels:
+        print(kernel.name)
         actual = run(kernel, spec, q, keys, values, paged, sinks)
         near(actual, expected)
 

@@ -66,6 +66,7 @@ def test_attention_input_agrees_with_float64(  # type: ignore[no-untyped-def]
     kernels = accepting(spec)
     assert kernels
     for kernel in kernels:
+        print(kernel.name)
         cache = before.clone()
         actual = kernel.build(spec)(qkv, positions, cos_sin, cache, slots, *weights)
         assert actual.is_contiguous()

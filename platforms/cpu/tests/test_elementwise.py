@@ -37,6 +37,7 @@ def test_rms_norm_agrees_with_float64(name, num_tokens, generator, accepting, ne
     kernels = accepting(spec)
     assert kernels
     for kernel in kernels:
+        print(kernel.name)
         given = x.clone()
         y, s = kernel.build(spec)(given, weight, residual if spec.residual else None)
         near(y, expected)
@@ -58,6 +59,7 @@ def test_gated_activation_agrees_with_float64(  # type: ignore[no-untyped-def]
     kernels = accepting(spec)
     assert kernels
     for kernel in kernels:
+        print(kernel.name)
         near(kernel.build(spec)(x.clone()), expected, scale=1.0)
 
 

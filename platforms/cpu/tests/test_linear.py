@@ -37,6 +37,7 @@ def test_linear_agrees_with_float64(  # type: ignore[no-untyped-def]
     kernels = accepting(spec)
     assert kernels
     for kernel in kernels:
+        print(kernel.name)
         op = kernel.build(spec)
         near(op(x, op.pack(weights), b), expected)
 
@@ -97,6 +98,7 @@ def test_ggml_blocks_agree_with_float64(ggml_type, generator, accepting, near) -
     kernels = accepting(spec)
     assert kernels
     for kernel in kernels:
+        print(kernel.name)
         op = kernel.build(spec)
         near(op(x, op.pack(weights), None), expected)
 

@@ -38,6 +38,7 @@ def test_sampling_draws_the_reference_tokens(  # type: ignore[no-untyped-def]
     kernels = accepting(spec)
     assert kernels
     for kernel in kernels:
+        print(kernel.name)
         given = logits.clone()
         actual = kernel.build(spec)(given, temperature, *filters, uniform)
         assert actual.dtype == torch.int64

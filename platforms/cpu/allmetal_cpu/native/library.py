@@ -73,6 +73,8 @@ def open_library(path: Path) -> Library | Unsupported:
             f"native library {path} is of version {found}, not {VERSION}: reinstall allmetal-cpu"
         )
     long.am_isa.restype = ctypes.c_char_p
+    long.am_limit_isa.argtypes = (ctypes.c_char_p,)
+    long.am_limit_isa.restype = None
     long.am_set_threads.argtypes = (c_int,)
     long.am_set_threads(torch.get_num_threads())
     return Library(long.am_isa().decode(), long, short)

@@ -28,7 +28,10 @@ class _Op:
         x = x.contiguous()
         y = torch.empty_like(x)
         residual = None if residual is None else residual.contiguous()
-        s = x if residual is None else torch.empty_like(x)
+        s = x
+        if residual is not None:
+            residual = residual.contiguous()
+            s = torch.empty_like(x)
         self._run(
             y.data_ptr(),
             s.data_ptr(),
