@@ -12,31 +12,45 @@ from allmetal_cuda.ops.linear import CublasLinear
 from allmetal_triton.kernels import kernels as triton_kernels
 from allmetal_triton.target import FLOAT_DTYPES, Target
 
+HOPPER, BLACKWELL = 90, 100
 _SHARED_MEMORY = {80: 166_912, 86: 101_376, 87: 166_912, 89: 101_376, 90: 232_448, 100: 232_448}
 """Bytes a block may have.  Source: CUDA C++ programming guide, compute capabilities."""
 _LEAST_SHARED_MEMORY = 101_376
 
 
 def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
-    """Asks the device only where probing could not tell its compute capability."""
-    return {"linear": (CublasLinear(),), **triton_kernels(target(device))}
+    here = target(device)
+    shared = triton_kernels(here)
+    own: dict[str, tuple[AnyKernel, ...]] = {"linear": (CublasLinear(),)}
+    if HOPPER <= _capability(device) < BLACKWELL:
+        from allmetal_cuda.ops.hopper_attention import HopperAttention
+
+        own["attention"] = (HopperAttention(here),)
+    return {family: (*own.get(family, ()), *shared[family]) for family in shared}
 
 
 def target(device: DeviceInfo) -> Target:
-    capability = compute_capability(device)
-    if capability is None:
-        major, minor = torch.cuda.get_device_capability()
-        capability = 10 * major + minor
+    capability = _capability(device)
     return Target(
         num_cores=_num_multiprocessors,
         shared_memory=_SHARED_MEMORY.get(capability, _LEAST_SHARED_MEMORY),
         # Hopper's and data-center Blackwell's matrix units read shared memory by themselves.
-        dot_rows=64 if 90 <= capability < 120 else 16,
+        dot_rows=64 if HOPPER <= capability < 120 else 16,
+        early=capability >= HOPPER,
         cache_dtypes=(
             *FLOAT_DTYPES,
             *(("float8_e4m3fn", "float8_e5m2") if capability >= FP8_SINCE else ()),
         ),
     )
+
+
+def _capability(device: DeviceInfo) -> int:
+    """90 for Hopper.  Asks the device only if probing could not tell."""
+    known = compute_capability(device)
+    if known is not None:
+        return known
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor
 
 
 def _num_multiprocessors() -> int:

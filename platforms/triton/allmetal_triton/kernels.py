@@ -9,6 +9,7 @@ from allmetal_triton.ops.attention import TritonAttention
 from allmetal_triton.ops.attention_input import TritonAttentionInput
 from allmetal_triton.ops.decode_state import TritonDecodeState
 from allmetal_triton.ops.gated_activation import TritonGatedActivation
+from allmetal_triton.ops.linear import TritonLinear
 from allmetal_triton.ops.rms_norm import TritonRMSNorm
 from allmetal_triton.ops.sampling import TritonSampling
 from allmetal_triton.target import Target
@@ -19,6 +20,7 @@ def kernels(target: Target) -> Mapping[str, Sequence[AnyKernel]]:
     return {
         "attention": (TritonAttention(target),),
         "attention_input": (TritonAttentionInput(target),),
+        "linear": (TritonLinear(target),),
         "rms_norm": (TritonRMSNorm(target),),
         "gated_activation": (TritonGatedActivation(target),),
         "decode_state": (TritonDecodeState(),),

@@ -16,7 +16,9 @@ from allmetal.platform.specs import (
     AttentionInputSpec,
     AttentionSpec,
     DecodeStateSpec,
+    DenseWeight,
     GatedActivationSpec,
+    LinearSpec,
     RMSNormSpec,
     SamplingSpec,
 )
@@ -98,10 +100,22 @@ def compile_the_rest(offered) -> None:  # type: ignore[no-untyped-def]
     words, tokens = torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, 4096, dtype=torch.int32)
     token_ids, *_ = state.read(words, tokens, tokens[None, :, :256].contiguous())
     state.write(words, tokens, token_ids)
+    spec = LinearSpec(
+        dtype=DTYPE,
+        in_features=4096,
+        out_features=6144,
+        bias=True,
+        weight=DenseWeight(dtype=DTYPE),
+    )
+    op = offered["linear"][0].build(spec)
+    packed = op.pack({"weight": torch.zeros(6144, 4096, dtype=dtype)})
+    for num_tokens in (1, 4, 16, 32, 64):
+        op(torch.zeros(num_tokens, 4096, dtype=dtype), packed, torch.zeros(6144, dtype=dtype))
     op = offered["sampling"][0].build(SamplingSpec(vocab_size=151_936))
     logits, ones = torch.zeros(2, 151_936), torch.ones(2)
     op(logits, None, None, None, None, None)
     op(logits, ones, None, None, None, ones)
+    op(logits, ones, None, None, ones, ones)
     op(logits, ones, torch.ones(2, dtype=torch.int32), ones, ones, ones)
 
 
@@ -112,6 +126,7 @@ def main() -> None:
         num_cores=lambda: 100,
         shared_memory=SHARED_MEMORY[arch],
         dot_rows=64 if arch in (90, 100) else 16,
+        early=arch in (90, 100, 120),
     )
     offered = kernels(target)
     with compiling_for(backend, arch) as found:

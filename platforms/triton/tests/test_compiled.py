@@ -12,7 +12,10 @@ import pytest
 
 pytest.importorskip("triton", reason="needs triton")
 
-HOT = {"attention", "attention_input", "rms_norm", "gated_activation", "chunk_tops", "draw"}
+HOT = {
+    *("multiply_rows", "multiply_tiles", "attention", "attention_input", "rms_norm"),
+    *("gated_activation", "chunk_tops", "narrow", "draw"),
+}
 TARGETS = [*(("cuda", str(arch)) for arch in (80, 89, 90, 100, 120)), ("hip", "gfx942")]
 
 

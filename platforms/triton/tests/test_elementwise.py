@@ -61,6 +61,7 @@ def test_gated_activation_agrees_with_float64(  # type: ignore[no-untyped-def]
 ) -> None:
     spec = GatedActivationSpec(dtype=dtype, dim=dim, activation=activation)
     x = (torch.randn(num_tokens, 2 * dim, generator=generator) * 4).to(getattr(torch, dtype))
+    x[:, ::dim] = 2  # errors are relative to the largest, and by chance all may be tiny
     (exact,) = reference.kernels()["gated_activation"]
     expected = exact.build(replace(spec, dtype="float64"))(x.double())
     ours = TritonGatedActivation(target)

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from allmetal_triton.jit.combine import finish
+from allmetal_triton.jit.early import let_next_begin, wait_for_last
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -122,28 +123,27 @@ def _span(tile, part, num_parts, query_len, context, M: tl.constexpr, GROUP: tl.
 # fmt: off
 @triton.jit
 def attention(
-    q, cache, out, seq_lens, query_start, block_table, items, counters, part_sums, part_values,
-    sinks, scale, q_stride, table_stride, block_stride, value_offset, token_stride, head_stride,
+    q, cache, out, block_table, items, counters, part_sums, part_values, sinks, scale,
+    q_stride, table_stride, block_stride, value_offset, token_stride, head_stride,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
     WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, PHASES: tl.constexpr, PRECISION: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, AT_ONCE: tl.constexpr,
-    PARTS: tl.constexpr,
+    PARTS: tl.constexpr, EARLY: tl.constexpr,
 ):
     """q [T, KV_HEADS * GROUP, DIM], `q_stride` between tokens; out the same, contiguous.
 
     PHASES: tiles that all rows see in full are done without masks; else every tile has them.
     ROWS: rows an item can really have; parts are added up AT_ONCE rows of PARTS parts at a time.
     """
+    let_next_begin(EARLY)
+    wait_for_last(EARLY)
     slot, head = tl.program_id(0) // KV_HEADS, tl.program_id(0) % KV_HEADS
-    seq = tl.load(items + slot * 4)
+    item = items + slot * 8
+    seq = tl.load(item)
     if seq < 0:
         return
-    tile = tl.load(items + slot * 4 + 1)
-    part = tl.load(items + slot * 4 + 2)
-    num_parts = tl.load(items + slot * 4 + 3)
-    begin = tl.load(query_start + seq)
-    query_len = tl.load(query_start + seq + 1) - begin
-    context = tl.load(seq_lens + seq) - query_len
+    tile, part, num_parts = tl.load(item + 1), tl.load(item + 2), tl.load(item + 3)
+    begin, query_len, context = tl.load(item + 4), tl.load(item + 5), tl.load(item + 6)
 
     row = tile * M + tl.arange(0, M)
     token = row // GROUP

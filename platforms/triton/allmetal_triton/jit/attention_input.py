@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from allmetal_triton.jit.early import let_next_begin, wait_for_last
+
 
 @triton.jit
 def _squares(row, NUM: tl.constexpr, BLOCK: tl.constexpr):
@@ -102,10 +104,12 @@ def attention_input(
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
     ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr,
     OFFSET: tl.constexpr, LIMIT: tl.constexpr, A: tl.constexpr, C: tl.constexpr, B: tl.constexpr,
-    Q_BLOCK: tl.constexpr, K_BLOCK: tl.constexpr,
+    Q_BLOCK: tl.constexpr, K_BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):
     """qkv [T, (Q_HEADS + 2 KV_HEADS) * DIM]; q [T, Q_HEADS, DIM] contiguous.  A token whose slot
     is negative is not kept.  LIMIT: where the cache's type saturates, None if it does not."""
+    let_next_begin(EARLY)
+    wait_for_last(EARLY)
     token = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * B + tl.arange(0, B))[:, None]
     row = qkv + token * qkv_stride

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from allmetal_triton.jit.early import let_next_begin, wait_for_last
+
 
 @triton.jit
 def rms_norm(
@@ -21,12 +23,15 @@ def rms_norm(
     BLOCK: tl.constexpr,
     RESIDUAL: tl.constexpr,
     CAST_BEFORE_WEIGHT: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """x, residual [T, DIM] rows at their strides; weight [DIM]; y, s [T, DIM] contiguous."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < DIM
+    let_next_begin(EARLY)
     w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32) + OFFSET
+    wait_for_last(EARLY)
     values = tl.load(x + row * x_stride + at, mask=inside, other=0.0)
     if RESIDUAL:
         added = tl.load(residual + row * residual_stride + at, mask=inside, other=0.0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 import triton
@@ -25,8 +25,10 @@ from allmetal_triton.target import Target, refuse_cache_dtype, refuse_dtype
 
 _LARGEST_HEAD = 512
 _ANY_LENGTH = 1 << 30
-_PARTS_PER_CORE = 4
-"""Programs a core gets to choose from when long rows are cut into parts."""
+_PARTS_PER_CORE = 1
+"""Programs a core gets beyond one a tile, when long rows are cut into parts.  More only make more
+sums to add up: what is short is bandwidth, which all programs share."""
+_SLOTS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ class TritonAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """The items of sequences with `min_query` to `max_query` new tokens, `slots` at most."""
+    """The items of some sequences of a step: `slots` at most, of `tiles`.  `whole`: items are in
+    one part, for the other kernel."""
 
     tiles: Tiles
     slots: int
@@ -61,18 +64,40 @@ class Launch:
     counters: torch.Tensor
     part_sums: torch.Tensor
     part_values: torch.Tensor
+    whole: bool
+
+
+class WholeItems(Protocol):
+    """Another kernel for many rows, without parts; worth it where there are many items."""
+
+    @property
+    def tiles(self) -> Tiles: ...
+    def __call__(
+        self,
+        launch: Launch,
+        q: torch.Tensor,
+        cache: torch.Tensor,
+        out: torch.Tensor,
+        batch: AttentionBatch,
+        sinks: torch.Tensor | None,
+    ) -> None: ...
 
 
 class PagedAttention:
     kv_layout = "nhd"
 
-    def __init__(self, spec: AttentionSpec, target: Target) -> None:
+    def __init__(
+        self, spec: AttentionSpec, target: Target, whole: WholeItems | None = None
+    ) -> None:
         self._spec = spec
         self._target = target
         self._group = spec.num_heads // spec.num_kv_heads
         self._many = many_rows(spec, target)
-        self._spare = max(1, target.num_cores() * _PARTS_PER_CORE // spec.num_kv_heads)
+        self._whole = whole
+        self._num_cores = target.num_cores()
+        self._spare = max(1, self._num_cores * _PARTS_PER_CORE // spec.num_kv_heads)
         self._key = ("triton.attention", spec)
+        self._options = target.launch_options
 
     def cache_shape(self, num_blocks: int) -> tuple[int, ...]:
         s = self._spec
@@ -92,7 +117,11 @@ class PagedAttention:
         if self._key not in batch.memo:
             batch.memo[self._key] = list(self._schedule(q, batch))
         for launch in cast("list[Launch]", batch.memo[self._key]):
-            self._launch(launch, q, cache, out, batch, sinks)
+            if launch.whole:
+                assert self._whole is not None
+                self._whole(launch, q, cache, out, batch, sinks)
+            else:
+                self._launch(launch, q, cache, out, batch, sinks)
         return out
 
     # ---- once a step
@@ -102,14 +131,21 @@ class PagedAttention:
         num_seqs, most = batch.seq_lens.shape[0], batch.max_query_len
         if most * self._group <= most_few_rows(self._spec):
             tiles = few_rows(self._spec, self._target, most * self._group)
-            yield self._items(q, batch, tiles, num_seqs, 1, _ANY_LENGTH)
+            yield self._items(q, batch, tiles, num_seqs, (1, _ANY_LENGTH))
             return
         # What is recorded for any batch of its shape has both kinds.
         if isinstance(batch.host_query_lens, DeviceOnly) or 1 in batch.host_query_lens:
             tiles = few_rows(self._spec, self._target, self._group)
-            yield self._items(q, batch, tiles, num_seqs, 1, 1)
-        whole = q.shape[0] * self._group // self._many.m
-        yield self._items(q, batch, self._many, num_seqs + whole, 2, _ANY_LENGTH)
+            yield self._items(q, batch, tiles, num_seqs, (1, 1))
+        rows = q.shape[0] * self._group
+        if self._whole is not None:
+            tiles = self._whole.tiles
+            if rows // tiles.m * self._spec.num_kv_heads >= self._num_cores:
+                most_tiles = num_seqs + rows // tiles.m
+                yield self._items(q, batch, tiles, most_tiles, (2, _ANY_LENGTH), whole=True)
+                return
+        tiles = self._many
+        yield self._items(q, batch, tiles, num_seqs + rows // tiles.m, (2, _ANY_LENGTH))
 
     def _items(
         self,
@@ -117,23 +153,25 @@ class PagedAttention:
         batch: AttentionBatch,
         tiles: Tiles,
         most_tiles: int,
-        min_query: int,
-        max_query: int,
+        query_lens: tuple[int, int],
+        *,
+        whole: bool = False,
     ) -> Launch:
+        """Those of sequences with `query_lens` new tokens, from the first to the second."""
         spec, num_seqs = self._spec, batch.seq_lens.shape[0]
-        slots = most_tiles + self._spare
+        slots = most_tiles + (0 if whole else self._spare)
         sums, words = torch.float32, torch.int32
-        shape = (slots, spec.num_kv_heads)
+        shape = (0 if whole else slots, spec.num_kv_heads)
         launch = Launch(
             tiles=tiles,
             slots=slots,
             items=torch.empty((slots, ITEM_WORDS), dtype=words, device=q.device),
-            counters=torch.empty(shape, dtype=words, device=q.device),
+            counters=torch.empty((slots, spec.num_kv_heads), dtype=words, device=q.device),
             part_sums=torch.empty((*shape, 2, tiles.rows), dtype=sums, device=q.device),
             part_values=torch.empty((*shape, tiles.rows, tiles.d), dtype=sums, device=q.device),
+            whole=whole,
         )
-        per_program = 16
-        schedule[(triton.cdiv(slots, per_program),)](
+        schedule[(triton.cdiv(slots, _SLOTS_AT_ONCE),)](
             batch.seq_lens,
             batch.query_start,
             launch.items,
@@ -144,14 +182,15 @@ class PagedAttention:
             GROUP=self._group,
             KV_HEADS=spec.num_kv_heads,
             BLOCK_M=tiles.m,
-            MIN_PART=tiles.n,
+            MIN_PART=_ANY_LENGTH if whole else tiles.n,
             WINDOW=spec.window or 0,
-            MIN_QUERY=min_query,
-            MAX_QUERY=max_query,
+            MIN_QUERY=query_lens[0],
+            MAX_QUERY=query_lens[1],
             SEQS=triton.next_power_of_2(num_seqs),
-            SLOTS=per_program,
+            SLOTS=_SLOTS_AT_ONCE,
             HEADS=triton.next_power_of_2(spec.num_kv_heads),
             num_warps=4,
+            **self._options,
         )
         return launch
 
@@ -172,8 +211,6 @@ class PagedAttention:
             q,
             cache,
             out,
-            batch.seq_lens,
-            batch.query_start,
             batch.block_table,
             launch.items,
             launch.counters,
@@ -203,4 +240,5 @@ class PagedAttention:
             PARTS=tiles.parts_at_once,
             num_warps=tiles.num_warps,
             num_stages=tiles.num_stages,
+            **self._options,
         )

@@ -41,11 +41,12 @@ class TritonAttentionInput:
         return Supported(rank=10)
 
     def build(self, spec: AttentionInputSpec) -> AttentionInputOp:
-        return _Op(spec)
+        return _Op(spec, self.target)
 
 
 class _Op:
-    def __init__(self, spec: AttentionInputSpec) -> None:
+    def __init__(self, spec: AttentionInputSpec, target: Target) -> None:
+        self._options = target.launch_options
         up = triton.next_power_of_2
         self._spec = spec
         self._num_heads = spec.num_heads + 2 * spec.num_kv_heads
@@ -110,5 +111,6 @@ class _Op:
             Q_BLOCK=self._q_block,
             K_BLOCK=self._k_block,
             num_warps=4,
+            **self._options,
         )
         return q

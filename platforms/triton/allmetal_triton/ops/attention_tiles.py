@@ -11,7 +11,7 @@ from allmetal.platform.specs import AttentionSpec
 from allmetal_triton.target import Target
 
 _SMALLEST_DOT = 16
-_ADDED_AT_ONCE = 4096
+_ADDED_AT_ONCE = 8192
 """Values of parts held in registers while they are added up."""
 
 
@@ -36,7 +36,8 @@ class Tiles:
 
     @property
     def parts_at_once(self) -> int:
-        return max(1, min(16, _ADDED_AT_ONCE // (self.rows_at_once * self.d)))
+        bound = _ADDED_AT_ONCE if self.d <= 128 else _ADDED_AT_ONCE // 2
+        return max(1, min(16, bound // (self.rows_at_once * self.d)))
 
 
 def most_few_rows(spec: AttentionSpec) -> int:

@@ -32,6 +32,7 @@ class TritonGatedActivation:
     def build(self, spec: GatedActivationSpec) -> GatedActivationOp:
         block = min(_BLOCK, triton.next_power_of_2(spec.dim))
         num_blocks = triton.cdiv(spec.dim, block)
+        options = self.target.launch_options
 
         def op(x: torch.Tensor) -> torch.Tensor:
             y = torch.empty(x.shape[0], spec.dim, dtype=x.dtype, device=x.device)
@@ -44,6 +45,7 @@ class TritonGatedActivation:
                     BLOCK=block,
                     ACTIVATION=spec.activation,
                     num_warps=4,
+                    **options,
                 )
             return y
 

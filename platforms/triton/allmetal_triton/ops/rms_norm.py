@@ -35,6 +35,7 @@ class TritonRMSNorm:
         block = triton.next_power_of_2(spec.dim)
         # Eight values of two bytes, one load, a thread; a row of one value still takes a warp.
         num_warps = max(1, min(16, block // 256))
+        options = self.target.launch_options
 
         def op(
             x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None = None
@@ -58,6 +59,7 @@ class TritonRMSNorm:
                     RESIDUAL=spec.residual,
                     CAST_BEFORE_WEIGHT=spec.cast_before_weight,
                     num_warps=num_warps,
+                    **options,
                 )
             return y, s
 

@@ -1,7 +1,6 @@
-"""Choice of tokens: two launches when all rows are greedy or none filters, four when some do.
+"""Choice of tokens: two launches when all rows are greedy or none filters, eight when some do.
 
-Bytes moved: the logits, 4 B V, once; three times with filters, whose thresholds are looked for in
-a short list of likely tokens unless the distribution is flat.
+Bytes moved: the logits, 4 B V, once; six times with filters.
 """
 
 from __future__ import annotations
@@ -13,17 +12,16 @@ import triton
 
 from allmetal.platform.contract import Support, Supported, Unsupported
 from allmetal.platform.specs import SamplingOp, SamplingSpec
-from allmetal_triton.jit.sampling import (
-    chunk_masses,
-    chunk_tops,
-    draw,
-    pick_top,
-    thresholds,
-)
+from allmetal_triton.jit.sampling import chunk_masses, chunk_tops, draw, pick_top
+from allmetal_triton.jit.thresholds import STATE_WORDS, collect, narrow, resolve
 from allmetal_triton.target import Target
 
 _CHUNK = 4096
-_LIKELY = 4096
+_LISTED = 128
+"""Scores of a chunk that are looked through one by one."""
+_PASSES = 3
+"""Each narrows the interval by eight: of 150,000 scores spread evenly, 300 are left."""
+_PIVOTS = 8
 _SEARCHED_AT_ONCE = 2048
 _LARGEST = _CHUNK * 1024
 
@@ -52,12 +50,20 @@ class _Tops:
     sums: torch.Tensor | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """The interval that passes have left of each row, and its scores by chunk, [B, S, LISTED]."""
+
+    states: torch.Tensor
+    scores: torch.Tensor
+    counts: torch.Tensor
+
+
 class _Op:
     def __init__(self, spec: SamplingSpec) -> None:
         self._size = spec.vocab_size
         padded: int = triton.next_power_of_2(spec.vocab_size)
         self._chunk = min(_CHUNK, padded)
-        self._at_once = min(_SEARCHED_AT_ONCE, padded)
         self._chunks = triton.cdiv(spec.vocab_size, self._chunk)
         self._row_of_chunks = triton.next_power_of_2(self._chunks)
 
@@ -142,9 +148,11 @@ class _Op:
     ) -> torch.Tensor:
         """The least score kept of each row, [B]."""
         rows, device = logits.shape[0], logits.device
+        left = None
+        if top_k is not None or top_p is not None:
+            left = self._narrow(logits, temperature, top_k, top_p, min_p, known)
         least = torch.empty(rows, dtype=torch.float32, device=device)
-        likely = torch.empty((rows, _LIKELY), dtype=torch.float32, device=device)
-        thresholds[(rows,)](
+        resolve[(rows,)](
             logits,
             temperature,
             top_k,
@@ -152,18 +160,82 @@ class _Op:
             min_p,
             known.tops,
             known.lows,
-            known.sums,
-            likely,
+            None if left is None else left.states,
+            None if left is None else left.scores,
+            None if left is None else left.counts,
             least,
             logits.stride(0),
             self._size,
             self._chunks,
-            CAPACITY=_LIKELY,
+            LISTED=_LISTED,
             S=self._row_of_chunks,
-            BLOCK=self._at_once,
-            num_warps=16,
+            BLOCK=_SEARCHED_AT_ONCE,
+            NARROWED=left is not None,
+            num_warps=8,
         )
         return least
+
+    def _narrow(
+        self,
+        logits: torch.Tensor,
+        temperature: torch.Tensor,
+        top_k: torch.Tensor | None,
+        top_p: torch.Tensor | None,
+        min_p: torch.Tensor | None,
+        known: _Tops,
+    ) -> _Left:
+        rows, device = logits.shape[0], logits.device
+        chunks, sums, grid = self._chunks, torch.float32, (rows, self._chunks)
+        states = torch.empty((2, rows, STATE_WORDS), dtype=sums, device=device)
+        weights = torch.empty((2, rows, chunks, _PIVOTS), dtype=sums, device=device)
+        for turn in range(_PASSES):
+            here, last = turn % 2, (turn + 1) % 2
+            narrow[grid](
+                logits,
+                temperature,
+                top_k,
+                top_p,
+                min_p,
+                known.tops,
+                known.lows,
+                states[last],
+                weights[last],
+                states[here],
+                weights[here],
+                logits.stride(0),
+                self._size,
+                chunks,
+                CHUNK=self._chunk,
+                S=self._row_of_chunks,
+                FIRST=turn == 0,
+                num_warps=8,
+            )
+        before, after = (_PASSES + 1) % 2, _PASSES % 2
+        left = _Left(
+            states=states[after],
+            scores=torch.empty((rows, chunks, _LISTED), dtype=sums, device=device),
+            counts=torch.empty(grid, dtype=torch.int32, device=device),
+        )
+        collect[grid](
+            logits,
+            temperature,
+            top_k,
+            top_p,
+            known.tops,
+            states[before],
+            weights[before],
+            left.states,
+            left.scores,
+            left.counts,
+            logits.stride(0),
+            self._size,
+            chunks,
+            CHUNK=self._chunk,
+            S=self._row_of_chunks,
+            LISTED=_LISTED,
+            num_warps=8,
+        )
+        return left
 
     def _masses(
         self, logits: torch.Tensor, temperature: torch.Tensor, known: _Tops, least: torch.Tensor

@@ -1,0 +1,113 @@
+"""Attention on Hopper: prompts by a kernel written for it, everything else by Triton's.
+
+A prompt is bound by arithmetic, 4 * num_heads * head_dim operations a visible pair of tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from allmetal.platform.batch import AttentionBatch
+from allmetal.platform.contract import Support, Supported, Unsupported
+from allmetal.platform.specs import AttentionOp, AttentionSpec
+from allmetal_cuda.jit.hopper_attention import hopper_attention
+from allmetal_triton.ops.attention import Launch, PagedAttention, TritonAttention
+from allmetal_triton.ops.attention_tiles import Tiles
+from allmetal_triton.target import Target
+
+_SLICE = 64
+_ROWS = 128
+_KEYS_AND_STAGES = {64: (128, 3), 128: (128, 2), 256: (64, 2)}
+"""head_dim -> keys a tile, and tiles in shared memory, of 227 KiB with the queries."""
+_DTYPES = ("bfloat16", "float16")
+_LEAST_PAGE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class HopperAttention:
+    target: Target
+    name: str = "hopper_attention"
+
+    def supports(self, spec: AttentionSpec) -> Support:
+        if spec.dtype not in _DTYPES or spec.kv_dtype != spec.dtype:
+            return Unsupported(
+                f"takes one of {', '.join(_DTYPES)} throughout, not {spec.dtype} over"
+                f" {spec.kv_dtype}"
+            )
+        if spec.head_dim not in _KEYS_AND_STAGES:
+            known = ", ".join(map(str, _KEYS_AND_STAGES))
+            return Unsupported(f"head_dim must be one of {known}, not {spec.head_dim}")
+        if spec.block_size < _LEAST_PAGE or spec.block_size & (spec.block_size - 1):
+            return Unsupported(
+                f"block_size must be a power of two from {_LEAST_PAGE} on, not {spec.block_size}"
+            )
+        rest = TritonAttention(self.target).supports(spec)
+        return Supported(rank=5) if isinstance(rest, Supported) else rest
+
+    def build(self, spec: AttentionSpec) -> AttentionOp:
+        return PagedAttention(spec, self.target, _Prompts(spec))
+
+
+class _Prompts:
+    def __init__(self, spec: AttentionSpec) -> None:
+        self._spec = spec
+        self._keys, self._stages = _KEYS_AND_STAGES[spec.head_dim]
+        self._descriptors: dict[tuple[int, int], TensorDescriptor] = {}
+
+    @property
+    def tiles(self) -> Tiles:
+        return Tiles(
+            m=_ROWS,
+            n=self._keys,
+            d=self._spec.head_dim,
+            rows=_ROWS,
+            phases=True,
+            num_warps=4,
+            num_stages=self._stages,
+        )
+
+    def __call__(
+        self,
+        launch: Launch,
+        q: torch.Tensor,
+        cache: torch.Tensor,
+        out: torch.Tensor,
+        batch: AttentionBatch,
+        sinks: torch.Tensor | None,
+    ) -> None:
+        spec = self._spec
+        hopper_attention[(launch.slots * spec.num_kv_heads,)](
+            q,
+            self._descriptor(cache),
+            out,
+            batch.block_table,
+            launch.items,
+            sinks,
+            spec.scale,
+            q.stride(0),
+            batch.block_table.stride(0),
+            KV_HEADS=spec.num_kv_heads,
+            GROUP=spec.num_heads // spec.num_kv_heads,
+            PAGE=spec.block_size,
+            WINDOW=spec.window or 0,
+            SOFT_CAP=spec.soft_cap,
+            N=self._keys,
+            D=spec.head_dim,
+            BOX=min(spec.block_size, self._keys),
+            STAGES=self._stages,
+            num_warps=4,
+        )
+
+    def _descriptor(self, cache: torch.Tensor) -> TensorDescriptor:
+        """The cache as rows of tokens, keys and values of a block behind each other."""
+        key = (cache.data_ptr(), cache.shape[0])
+        if key not in self._descriptors:
+            layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+            box = [min(self._spec.block_size, self._keys), _SLICE]
+            rows = cache.view(-1, self._spec.num_kv_heads * self._spec.head_dim)
+            self._descriptors[key] = TensorDescriptor.from_tensor(rows, box, layout)
+        return self._descriptors[key]
