@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from allmetal.platform.contract import (
     DEFAULT_OPTIONS,
@@ -24,8 +24,13 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._platform, name)
 
+    @property
+    def as_platform(self) -> Platform:
+        """Itself: what it lacks of a platform, `__getattr__` has, which no type checker sees."""
+        return cast(Platform, self)
+
     def open(self, device: DeviceInfo, options: OpenOptions = DEFAULT_OPTIONS) -> Device:
-        return _Device(self._platform.open(device, options), self)
+        return cast(Device, _Device(self._platform.open(device, options), self))
 
 
 class _Device:
