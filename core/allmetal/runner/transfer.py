@@ -13,8 +13,8 @@ import torch
 
 from allmetal.platform.contract import Device, Event
 
-RING = 4
-"""Staged uploads in flight; one more than the steps that are ever launched ahead, and one spare."""
+RING = 8
+"""Staged uploads in flight: a few of each step, and two steps are launched ahead."""
 
 
 @dataclass(slots=True)
