@@ -15,7 +15,7 @@ from allmetal.config import EngineConfig
 from allmetal.errors import AllmetalError, ConfigError
 from allmetal.executor.local import LocalExecutor
 from allmetal.platform.kv import CacheLayout, KVGroup
-from allmetal.runner.rank import kv_bytes, step_bytes
+from allmetal.runner.rank import graph_bytes, kv_bytes, step_bytes
 
 PROMPT = [5, 17, 80, 3, 9, 9, 41]
 Mode = str
@@ -143,3 +143,13 @@ def test_asked_cache_memory_is_given_or_refused(make_plan: Any) -> None:
 def test_no_memory_left_is_an_error_that_says_what_took_it(make_plan: Any) -> None:
     with pytest.raises(ConfigError, match="no memory is left"):
         kv_bytes(make_plan("llama", 97), 1 << 20, 1 << 20, 0)
+
+
+def test_memory_for_recorded_steps_is_set_aside(make_plan: Any) -> None:
+    plan, free = make_plan("llama", 97), 1 << 33
+    decode = dataclasses.replace(plan, graph_sizes=(1, 8))
+    mixed = dataclasses.replace(decode, graph_tokens=(64, 4096))
+    assert graph_bytes(plan) == 0
+    assert 0 < graph_bytes(decode) < graph_bytes(mixed)
+    left = kv_bytes(plan, free, 0, free)
+    assert left - kv_bytes(mixed, free, 0, free) == graph_bytes(mixed)
