@@ -23,6 +23,9 @@ from allmetal.platform.null import NullPlatform
 from allmetal.platform.reference import kernels as reference
 from allmetal.testing.conformance import Bench, PlatformConformance, problems
 from allmetal.testing.conformance.contract import weakened
+from allmetal.testing.conformance.engines import expected, random_prompt
+from allmetal.testing.conformance.model import NUM_TOKENS, TIE
+from allmetal.testing.conformance.tiny_models import KINDS, Kind
 
 KIT = PlatformConformance()
 Wrap = Callable[[Any, Any], Any]
@@ -380,3 +383,15 @@ def test_a_weakened_test_is_found_unless_it_says_why() -> None:
         "test_rms_norm_is_what_it_claims",
     ]
     assert weakened(PlatformConformance) == []
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_tiny_models_say_many_things_and_are_sure_of_them(kind: Kind) -> None:
+    """A model that repeats itself would hide a wrong layer; one that wavers would find one."""
+    outputs = [
+        expected(kind, "float32", random_prompt(length, seed), NUM_TOKENS)
+        for seed, length in enumerate((41, 5))
+    ]
+
+    assert len({token for output in outputs for token in output.tokens}) >= 10
+    assert min(margin for output in outputs for margin in output.margins) > 5 * TIE["float32"]

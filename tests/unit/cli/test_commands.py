@@ -266,14 +266,40 @@ def test_matrix_has_every_feature_and_platform(capsys: pytest.CaptureFixture[str
     table = capsys.readouterr().out
     assert cli.main(["matrix", "--format", "json"]) == 0
     made = json.loads(capsys.readouterr().out)
-    assert cli.main(["matrix", "--why", "cpu"]) == 0
+    assert cli.main(["matrix", "--platform", "cpu"]) == 0
     why = capsys.readouterr().out
+    assert cli.main(["matrix", "--format", "html", "--feature", "quant"]) == 0
+    page = capsys.readouterr().out
 
     assert "cpu" in made["platforms"]
     for feature in made["features"]:
         assert feature in table
         assert feature in why
-    assert cli.main(["matrix", "--why", "abacus"]) == 2
+        assert made["platforms"]["cpu"]["features"][feature]["why"] in why
+    assert "quant.int8 on cpu" in page
+    assert "sleep on cpu" not in page
+    assert cli.main(["matrix", "--platform", "abacus"]) == 2
+    assert cli.main(["matrix", "--evidence", "nowhere"]) == 2
+
+
+def test_plugin_test_runs_the_kit_and_the_matrix_shows_what_it_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "kit" / "cpu.json"
+    words = ["plugin", "test", "cpu", "--level", "1", "--select", "gated_activation_is"]
+    assert cli.main([*words, "--evidence", str(file)]) == 0
+    assert "level 1, gated_activation" in capsys.readouterr().out
+    made = json.loads(file.read_text())
+    assert (made["platform"], made["levels"]) == ("cpu", [1])
+    assert {"device", "versions", "commit", "date", "plugin", "system"} <= made.keys()
+    assert made["correctness"]["failures"] == []
+    assert made["correctness"]["families"].keys() == {"gated_activation"}
+    assert "speed" not in made
+    words = ["matrix", "--platform", "cpu", "--feature", "dtype.float32", "--any-device"]
+    assert cli.main([*words, "--evidence", str(file.parent)]) == 0
+    assert "✓ tested" in capsys.readouterr().out
+    assert cli.main(["plugin", "test", "abacus"]) == 2
+    assert cli.main(["plugin", "test", "cpu", "--select", "no_such_test"]) == 2
 
 
 def test_doctor_and_plugin_list_find_the_host(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ _PARTS = (
     "base",
     "contract",
     "decode_state",
+    "devices",
     "draws",
     "elementwise",
     "engines",
@@ -38,6 +39,7 @@ from allmetal.testing.conformance.attention_input import (  # noqa: E402
 from allmetal.testing.conformance.base import TOLERANCE, Bench, Conformance  # noqa: E402
 from allmetal.testing.conformance.contract import ContractConformance  # noqa: E402
 from allmetal.testing.conformance.decode_state import DecodeStateConformance  # noqa: E402
+from allmetal.testing.conformance.devices import DevicesConformance  # noqa: E402
 from allmetal.testing.conformance.elementwise import ElementwiseConformance  # noqa: E402
 from allmetal.testing.conformance.linear import LinearConformance  # noqa: E402
 from allmetal.testing.conformance.model import ModelConformance  # noqa: E402
@@ -53,6 +55,7 @@ class PlatformConformance(
     LinearConformance,
     SamplingConformance,
     ModelConformance,
+    DevicesConformance,
 ):
     """All of it.  Subclass, override the fixture `platform`, run pytest."""
 

@@ -21,7 +21,8 @@ from allmetal.platform.specs import DenseWeight
 from allmetal_models.context import BuildContext
 from allmetal_models.registry import build_model
 
-VOCAB = 211
+VOCAB = 212
+"""Two ranks can share it."""
 MAX_POSITIONS = 1024
 _SIZES: Mapping[str, Any] = {
     "vocab_size": VOCAB,
