@@ -46,9 +46,11 @@ imports: install
 	$(BIN)/lint-imports --no-cache
 
 docs: install
+	$(BIN)/python docs/generate.py
 	$(BIN)/python -m cogapp -I docs -r $(shell grep -rlF '[[[cog' --include='*.md' README.md docs)
 
 docs-check: install
+	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m cogapp -I docs --check --diff $(shell grep -rlF '[[[cog' --include='*.md' README.md docs)
 
 unit: install

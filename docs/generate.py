@@ -1,23 +1,70 @@
-"""The generated parts of the docs; cog calls these between its markers."""
+"""The generated parts of the docs; cog calls these between its markers.
+
+Run as a program it writes the pages that are generated as a whole; with --check it compares them.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
+from itertools import groupby
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from allmetal import config
 from allmetal.checkpoint.gguf.hf_config import FAMILIES
 from allmetal.cli import COMMANDS, build_parser
+from allmetal.platform.discover import discover, known_platforms
+from allmetal.platform.evidence import read_evidence
+from allmetal.platform.features import REGISTRY
+from allmetal.platform.matrix import Matrix, matrix
+from allmetal.platform.matrix_page import as_page
 from allmetal.quant.ggml import BLOCKS
+
+DOCS = Path(__file__).parent
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     head = list(header)
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(_cell(c) for c in line) + " |" for line in lines)
+
+
+def support() -> Matrix:
+    """What the platforms of this repository say, and the evidence kept beside these pages."""
+    ours = [found for found in discover() if found.name in known_platforms()]
+    return matrix(ours, evidence=read_evidence([DOCS / "evidence"]), live=False)
+
+
+def feature_tables() -> str:
+    """The registry, group by group."""
+    parts = []
+    for group, names in groupby(REGISTRY, key=lambda name: REGISTRY[name].group):
+        rows = []
+        for name in names:
+            feature = REGISTRY[name]
+            option = f"`--{feature.option.replace('_', '-')}`" if feature.option else ""
+            silent = feature.everywhere.how if feature.everywhere else "counts as not had"
+            rows.append(
+                (f"`{name}`", feature.doc, option, feature.without, feature.fallback, silent)
+            )
+        header = ("feature", "what it is", "option", "without it", "policy", "platform is silent")
+        parts.append(f"## {group.capitalize()}\n\n{table(header, rows)}")
+    return "\n\n".join(parts)
+
+
+def main(check: bool) -> int:
+    """Write the pages that are generated as a whole, or tell whether they are old."""
+    page, made = DOCS / "support.html", as_page(support()).rstrip() + "\n"
+    if check:
+        old = not page.exists() or page.read_text() != made
+        print(f"{page.name} is {'old: make docs' if old else 'current'}")
+        return int(old)
+    page.write_text(made)
+    return 0
 
 
 def config_table(name: str) -> str:
@@ -148,3 +195,7 @@ def _default(field: Any) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))

@@ -102,7 +102,7 @@ def _section(column: Column) -> list[str]:
     if column.note:
         lines += [column.note[0].upper() + column.note[1:] + ".", ""]
     if column.install:
-        lines += ["```bash", column.install, "```"]
+        lines += [f"`{column.install}`", ""]
     for run in column.runs:
         lines += [f"Kit of {run_line(run)}.", ""]
         lines += [f"- **failing** `{test}`: {reason}" for test, reason in run.failures]

@@ -188,7 +188,7 @@ def test_markdown_has_the_reasons_and_no_stray_column() -> None:
     assert {line.count("|") for line in table} == {8}
     assert "- **native** `dtype.bfloat16`: matrix | units" in text
     assert "- **failing** `test_attention_is_what_it_claims[x]`: row 6 is off" in text
-    assert '```bash\npip install "allmetal[other]"\n```' in text
+    assert '\n`pip install "allmetal[other]"`\n' in text
 
 
 def test_json_says_all_of_it() -> None:
