@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,15 +31,17 @@ def core_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wheel(ROOT, tmp_path_factory.mktemp("core") / "dist")
 
 
-@pytest.fixture
-def install(core_wheel: Path, tmp_path: Path) -> Install:
+@pytest.fixture(scope="session")
+def install(core_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Install:
     """A fresh environment with two wheels: the core and a version of Acme's plugin."""
 
+    @cache
     def make(version: int) -> Venv:
+        folder = tmp_path_factory.mktemp(f"acme{version}")
         for step in sorted(HERE.glob(f"[1-{version}]_*")):
-            shutil.copytree(step, tmp_path / "acme", dirs_exist_ok=True)
-        wheel = build_wheel(tmp_path / "acme", tmp_path / "dist")
-        venv = make_venv(tmp_path / "venv", "torch", "pytest", "safetensors")
+            shutil.copytree(step, folder / "acme", dirs_exist_ok=True)
+        wheel = build_wheel(folder / "acme", folder / "dist")
+        venv = make_venv(folder / "venv", "torch", "pytest", "safetensors")
         venv.install(core_wheel, wheel)
         return venv
 
