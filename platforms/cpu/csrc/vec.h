@@ -25,8 +25,9 @@ constexpr int W = 4;
 
 typedef float f32 __attribute__((vector_size(W * 4)));
 typedef int32_t i32 __attribute__((vector_size(W * 4)));
+typedef uint32_t u32 __attribute__((vector_size(W * 4)));
 typedef float f32u __attribute__((vector_size(W * 4), aligned(4), may_alias));
-typedef int32_t i32u __attribute__((vector_size(W * 4), aligned(4), may_alias));
+typedef int32_t i32u __attribute__((vector_size(W * 4), aligned(2), may_alias));  // pairs of halves
 
 typedef uint16_t bf16;  // the upper half of a float
 
@@ -127,15 +128,15 @@ AM_INLINE i32 to_nearest(f32 x) {
 #endif
 
 AM_INLINE void store(bf16* p, f32 x) {
-  const i32 bits = (i32)x;
-  i32 up = bits + 0x7fff + ((bits >> 16) & 1);
+  const u32 bits = (u32)x;
+  u32 up = bits + 0x7fff + ((bits >> 16) & 1);
   up = x != x ? bits | 0x400000 : up;
 #if defined(__AVX2__)
   const __m256i half = _mm256_srli_epi32((__m256i)up, 16);
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(half, half), 0x08);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
 #else
-  for (int i = 0; i < W; i++) p[i] = bf16(uint32_t(up[i]) >> 16);
+  for (int i = 0; i < W; i++) p[i] = bf16(up[i] >> 16);
 #endif
 }
 AM_INLINE float sum(f32 x) {

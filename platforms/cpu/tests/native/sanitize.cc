@@ -1,0 +1,200 @@
+// Every kernel over odd shapes with buffers of exactly the size it may touch, for the address and
+// undefined behaviour sanitizers.  Whether results are right is tested from Python.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#define AM_API(NAME, T)                                                                          \
+  extern "C" void am_linear_##NAME(T*, const T*, const T*, const T*, int64_t, int64_t, int64_t); \
+  extern "C" void am_linear_int8_##NAME(T*, const T*, const int8_t*, const float*, const T*,     \
+                                        int64_t, int64_t, int64_t, int64_t);                     \
+  extern "C" void am_linear_blocks_##NAME(T*, const T*, const uint8_t*, const T*, int64_t,       \
+                                          int64_t, int64_t, int);                                \
+  extern "C" void am_attention_##NAME(T*, const T*, const T*, const int32_t*, int64_t,           \
+                                      const int32_t*, const int32_t*, const float*, int64_t,     \
+                                      int64_t, int64_t, int64_t, int64_t, int64_t, float,        \
+                                      float);                                                    \
+  extern "C" void am_attention_input_##NAME(T*, const T*, const int64_t*, const float*, T*,      \
+                                            const int64_t*, const T*, const T*, int64_t,         \
+                                            int64_t, int64_t, int64_t, int64_t, int64_t, int,    \
+                                            int, float, float);                                  \
+  extern "C" void am_rms_norm_##NAME(T*, T*, const T*, const T*, const T*, int64_t, int64_t,     \
+                                     float, float, int);                                         \
+  extern "C" void am_gated_activation_##NAME(T*, const T*, int64_t, int64_t, int);
+
+AM_API(bf16, uint16_t)
+AM_API(f32, float)
+extern "C" void am_sampling_f32(int64_t*, const float*, const float*, const int32_t*, const float*,
+                                const float*, const float*, int64_t, int64_t);
+extern "C" void am_set_threads(int);
+extern "C" void am_limit_isa(const char*);
+extern "C" const char* am_isa();
+
+namespace {
+
+std::mt19937 rng{std::random_device{}()};
+
+int64_t upto(int64_t low, int64_t high) {
+  return std::uniform_int_distribution<int64_t>(low, high)(rng);
+}
+
+template <class T>
+T value();
+template <>
+float value<float>() { return std::normal_distribution<float>()(rng); }
+template <>
+uint16_t value<uint16_t>() {  // a bfloat16 between -2 and 2
+  return uint16_t(upto(0, 1) << 15 | upto(0x3e00, 0x3fff));
+}
+template <>
+int8_t value<int8_t>() { return int8_t(upto(-128, 127)); }
+template <>
+uint8_t value<uint8_t>() { return uint8_t(upto(0, 255)); }
+
+template <class T>
+std::vector<T> some(int64_t n) {
+  std::vector<T> out(n);
+  for (T& x : out) x = value<T>();
+  return out;
+}
+
+struct Bf16 {
+  typedef uint16_t T;
+  static constexpr auto linear = am_linear_bf16;
+  static constexpr auto linear_int8 = am_linear_int8_bf16;
+  static constexpr auto linear_blocks = am_linear_blocks_bf16;
+  static constexpr auto attention = am_attention_bf16;
+  static constexpr auto attention_input = am_attention_input_bf16;
+  static constexpr auto rms_norm = am_rms_norm_bf16;
+  static constexpr auto gated_activation = am_gated_activation_bf16;
+};
+
+struct F32 {
+  typedef float T;
+  static constexpr auto linear = am_linear_f32;
+  static constexpr auto linear_int8 = am_linear_int8_f32;
+  static constexpr auto linear_blocks = am_linear_blocks_f32;
+  static constexpr auto attention = am_attention_f32;
+  static constexpr auto attention_input = am_attention_input_f32;
+  static constexpr auto rms_norm = am_rms_norm_f32;
+  static constexpr auto gated_activation = am_gated_activation_f32;
+};
+
+template <class K>
+void linears() {
+  typedef typename K::T T;
+  const int64_t M = upto(0, 1) ? upto(0, 8) : upto(0, 210), N = upto(1, 150);
+  const int64_t C = upto(0, 1) ? upto(1, 70) : upto(1, 1100);
+  auto x = some<T>(M * C), y = some<T>(M * N), bias = some<T>(N);
+  const T* b = upto(0, 1) ? bias.data() : nullptr;
+  K::linear(y.data(), x.data(), some<T>(N * C).data(), b, M, N, C);
+  K::linear_int8(y.data(), x.data(), some<int8_t>(N * C).data(), some<float>(N).data(), b, M, N, C,
+                 0);
+  const int64_t group = upto(1, 40), groups = upto(1, 9), wide = group * groups;
+  K::linear_int8(y.data(), some<T>(M * wide).data(), some<int8_t>(N * wide).data(),
+                 some<float>(N * groups).data(), b, M, N, wide, group);
+  struct Format {
+    int type, elements, bytes;
+  };
+  static const Format formats[] = {
+      {2, 32, 18},    {3, 32, 20},    {6, 32, 22},    {7, 32, 24},    {8, 32, 34},
+      {10, 256, 84},  {11, 256, 110}, {12, 256, 144}, {13, 256, 176}, {14, 256, 210}};
+  for (const auto& [type, elements, bytes] : formats) {
+    const int64_t blocks = upto(1, elements == 32 ? 12 : 5), channels = blocks * elements;
+    K::linear_blocks(y.data(), some<T>(M * channels).data(), some<uint8_t>(N * blocks * bytes).data(),
+                     b, M, N, channels, type);
+  }
+}
+
+template <class K>
+void attentions() {
+  typedef typename K::T T;
+  const int64_t B = upto(0, 4), KV = upto(1, 3), H = KV * upto(1, 9), D = upto(1, 2) * upto(1, 64);
+  const int64_t bs = upto(0, 1) ? 16 * upto(1, 3) : upto(1, 40);
+  std::vector<int32_t> starts = {0}, lens, table;
+  int64_t most = 1, blocks = 1;
+  for (int64_t b = 0; b < B; b++) {
+    const int64_t query = upto(0, 1) ? 1 : upto(1, 80), len = query + upto(0, 300);
+    starts.push_back(int32_t(starts.back() + query));
+    lens.push_back(int32_t(len));
+    most = std::max(most, (len + bs - 1) / bs);
+  }
+  for (int64_t b = 0; b < B; b++) {
+    for (int64_t p = 0; p < most; p++)
+      table.push_back(p < (lens[b] + bs - 1) / bs ? int32_t(blocks++) : 0);
+  }
+  const int64_t T_ = starts.back();
+  auto q = some<T>(T_ * H * D), out = some<T>(T_ * H * D), cache = some<T>(blocks * 2 * KV * bs * D);
+  auto sinks = some<float>(H);
+  K::attention(out.data(), q.data(), cache.data(), table.data(), most, starts.data(), lens.data(),
+               upto(0, 1) ? sinks.data() : nullptr, B, H, KV, D, bs, upto(0, 1) * upto(1, 90), 0.1f,
+               upto(0, 1) ? 20.0f : 0.0f);
+
+  const int64_t tokens = upto(0, 30), rotary = D / 2 * 2 * upto(0, 1), norm = upto(0, 2);
+  auto qkv = some<T>(tokens * (H + 2 * KV) * D), to = some<T>(tokens * H * D);
+  std::vector<int64_t> positions, slots;
+  for (int64_t t = 0; t < tokens; t++) {
+    positions.push_back(upto(0, 49));
+    slots.push_back(upto(0, blocks * bs - 1));
+  }
+  const int64_t apart = norm == 2 ? D : 0;
+  auto angles = some<float>(50 * rotary);
+  auto wq = some<T>(apart * (H - 1) + D), wk = some<T>(apart * (KV - 1) + D);
+  K::attention_input(to.data(), qkv.data(), positions.data(), rotary ? angles.data() : nullptr,
+                     cache.data(), slots.data(), norm ? wq.data() : nullptr,
+                     norm ? wk.data() : nullptr, tokens, H, KV, D, bs, rotary, int(upto(0, 1)),
+                     int(norm), 1e-6f, 0.5f);
+}
+
+template <class K>
+void elementwise() {
+  typedef typename K::T T;
+  const int64_t M = upto(0, 40), C = upto(1, 1500);
+  auto x = some<T>(M * C), y = some<T>(M * C), s = some<T>(M * C), r = some<T>(M * C), w = some<T>(C);
+  K::rms_norm(y.data(), s.data(), x.data(), upto(0, 1) ? r.data() : nullptr, w.data(), M, C, 1e-6f,
+              1.0f, int(upto(0, 1)));
+  K::gated_activation(y.data(), some<T>(M * 2 * C).data(), M, C, int(upto(0, 3)));
+}
+
+void samplings() {
+  const int64_t rows = upto(0, 6), V = upto(0, 1) ? upto(1, 50) : upto(1, 5000);
+  auto logits = some<float>(rows * V);
+  std::vector<float> temperature, p, m, u;
+  std::vector<int32_t> k;
+  std::vector<int64_t> out(rows);
+  for (int64_t r = 0; r < rows; r++) {
+    temperature.push_back(float(upto(0, 3)) * 0.4f);
+    p.push_back(float(upto(1, 10)) * 0.1f);
+    m.push_back(float(upto(0, 10)) * 0.1f);
+    u.push_back(float(upto(0, 999)) * 0.001f);
+    k.push_back(int32_t(upto(0, V + 3)));
+  }
+  am_sampling_f32(out.data(), logits.data(), temperature.data(), upto(0, 1) ? k.data() : nullptr,
+                  upto(0, 1) ? p.data() : nullptr, upto(0, 1) ? m.data() : nullptr, u.data(), rows, V);
+  for (int64_t token : out) {
+    if (token < 0 || token >= V) std::abort();
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 10;
+  const char* seen = "";
+  for (const char* isa : {"avx512_bf16", "avx512", "avx2", "portable"}) {
+    am_limit_isa(isa);
+    if (am_isa() == seen) continue;
+    seen = am_isa();
+    std::printf("%s\n", seen), std::fflush(stdout);
+    for (int i = 0; i < rounds; i++) {
+      am_set_threads(int(upto(1, 3)));
+      linears<Bf16>(), linears<F32>();
+      attentions<Bf16>(), attentions<F32>();
+      elementwise<Bf16>(), elementwise<F32>();
+      samplings();
+    }
+  }
+}
