@@ -165,7 +165,7 @@ def linear(kernels: Kernels, best: Ceilings) -> Iterator[Row]:
             )
             op = kernels.bind(spec)
             packed = [op.pack({"weight": normal(n, c)}) for _ in range(num_sets(2 * n * c, 24))]
-            for num_tokens in (1, 8, 32, 128, 256, 8192):
+            for num_tokens in (1, 2, 8, 32, 128, 256, 8192):
                 x = normal(num_tokens, c)
                 calls = [partial(op, x, w, None) for w in packed]
                 num_bytes = 2 * (n * c + num_tokens * (n + c))

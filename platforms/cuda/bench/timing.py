@@ -9,8 +9,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from torch.nn import functional
 
 Call = Callable[[], object]
 
@@ -51,13 +53,26 @@ def seconds(calls: Sequence[Call], *, least_calls: int = 10, replays: int = 7) -
 
 
 def measure_ceilings() -> Ceilings:
-    """A copy of 1 GiB, its bytes counted in and out, and a product of 8192 cubed in bfloat16."""
-    x = torch.randn(1 << 28, device="cuda")
+    """The better of copying 4 GiB, bytes counted in and out, and of multiplying a vector by a
+    matrix of 2 GiB; and a product of 8192 cubed in bfloat16."""
+    return Ceilings(bandwidth=max(_copied(), _read()), matmul=_multiplied())
+
+
+def _copied() -> float:
+    x = torch.randn(1 << 30, device="cuda")
     y = torch.empty_like(x)
-    copy = seconds([lambda: y.copy_(x)])
+    return 2 * x.nbytes / seconds([partial(y.copy_, x)])
+
+
+def _read() -> float:
+    wide = torch.randn(1 << 18, 4096, device="cuda", dtype=torch.bfloat16)
+    one = torch.randn(1, 4096, device="cuda", dtype=torch.bfloat16)
+    return wide.nbytes / seconds([partial(functional.linear, one, wide)])
+
+
+def _multiplied() -> float:
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    product = seconds([lambda: a @ b])
-    return Ceilings(bandwidth=2 * x.nbytes / copy, matmul=2 * 8192**3 / product)
+    return 2 * 8192**3 / seconds([partial(torch.matmul, a, b)])
 
 
 def num_sets(num_bytes: int, most: int = 8) -> int:

@@ -109,7 +109,7 @@ def compile_the_rest(offered) -> None:  # type: ignore[no-untyped-def]
     )
     op = offered["linear"][0].build(spec)
     packed = op.pack({"weight": torch.zeros(6144, 4096, dtype=dtype)})
-    for num_tokens in (1, 4, 16, 32, 64):
+    for num_tokens in (1, 2):
         op(torch.zeros(num_tokens, 4096, dtype=dtype), packed, torch.zeros(6144, dtype=dtype))
     op = offered["sampling"][0].build(SamplingSpec(vocab_size=151_936))
     logits, ones = torch.zeros(2, 151_936), torch.ones(2)

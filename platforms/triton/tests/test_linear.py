@@ -10,12 +10,12 @@ from allmetal.platform.contract import Supported, Unsupported
 from allmetal.platform.specs import DenseWeight, IntWeight, LinearSpec
 
 pytest.importorskip("triton", reason="needs triton")
-from allmetal_triton.ops.linear import DensePacked, TritonLinear, tile_plan
+from allmetal_triton.ops.linear import TritonLinear
 
-SHAPES = [(1, 1), (7, 5), (100, 260), (513, 1024), (96, 1100), (40, 5000)]
+SHAPES = [(1, 1), (7, 5), (100, 260), (513, 1024), (96, 1100), (40, 5000), (6200, 130)]
 
 
-@pytest.mark.parametrize("num_tokens", [0, 1, 3, 5, 17, 64, 70])
+@pytest.mark.parametrize("num_tokens", [0, 1, 2, 5])
 @pytest.mark.parametrize(("out_features", "in_features"), SHAPES)
 def test_linear_agrees_with_float64(  # type: ignore[no-untyped-def]
     out_features, in_features, num_tokens, generator, target, device, near
@@ -25,7 +25,7 @@ def test_linear_agrees_with_float64(  # type: ignore[no-untyped-def]
 
 
 def test_every_dtype_agrees_with_float64(dtype, generator, target, device, near) -> None:  # type: ignore[no-untyped-def]
-    for num_tokens in (2, 9):
+    for num_tokens in (1, 9):
         check(dtype, 130, 700, num_tokens, True, generator, target, device, near)
 
 
@@ -52,21 +52,7 @@ def check(  # type: ignore[no-untyped-def]
     assert isinstance(ours.supports(spec), Supported)
     op = ours.build(spec)
     packed = op.pack({"weight": weight.to(device)})
-    for _ in range(2):  # counters are left as they were found
-        near(op(x, packed, None if b is None else b.to(device)), expected)
-    assert isinstance(packed, DensePacked)
-    assert not packed.counters.any()
-
-
-def test_few_outputs_of_many_channels_are_computed_in_parts(target) -> None:  # type: ignore[no-untyped-def]
-    spec = LinearSpec(
-        dtype="float16",
-        in_features=5000,
-        out_features=40,
-        bias=False,
-        weight=DenseWeight(dtype="float16"),
-    )
-    assert tile_plan(spec, 8, target).parts > 1
+    near(op(x, packed, None if b is None else b.to(device)), expected)
 
 
 def test_a_refusal_says_why(target) -> None:  # type: ignore[no-untyped-def]

@@ -213,7 +213,6 @@ def _consume(
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     low, stop, first, shared = span
     k_ready, v_ready, k_free = bars[0], bars[1], bars[2]
-
     lane = row + gl.arange(0, M, gl.SliceLayout(1, WIDE))
     token = lane // GROUP
     channel = gl.arange(0, SLICE, gl.SliceLayout(0, WIDE))
@@ -227,7 +226,6 @@ def _consume(
         q_slices.index(part).store(values)
     fence_async_shared()
     gl.thread_barrier()
-
     mine = row + gl.arange(0, M, gl.SliceLayout(1, S_LAYOUT))
     position = context + mine // GROUP
     top = gl.full([M], float("-inf"), gl.float32, gl.SliceLayout(1, S_LAYOUT))

@@ -135,7 +135,6 @@ def attention(
     PHASES: tiles that all rows see in full are done without masks; else every tile has them.
     ROWS: rows an item can really have; parts are added up AT_ONCE rows of PARTS parts at a time.
     """
-    let_next_begin(EARLY)
     wait_for_last(EARLY)
     slot, head = tl.program_id(0) // KV_HEADS, tl.program_id(0) % KV_HEADS
     item = items + slot * 8
@@ -171,6 +170,7 @@ def attention(
                        scale, DIM, PAGE, WINDOW, SOFT_CAP, PRECISION, N, D, False)
     state = _tiles(state, high, stop, first, stop, q_MD, place, pages, keys, strides,
                    scale, DIM, PAGE, WINDOW, SOFT_CAP, PRECISION, N, D, True)
+    let_next_begin(EARLY)
     finish(state, out, slot, head, tile, part, num_parts, begin, query_len, counters, part_sums,
            part_values, KV_HEADS, GROUP, DIM, M, D, ROWS, AT_ONCE, PARTS)
     # fmt: on

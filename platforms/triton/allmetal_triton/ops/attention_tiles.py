@@ -50,8 +50,9 @@ def few_rows(spec: AttentionSpec, target: Target, rows: int) -> Tiles:
     d = triton.next_power_of_2(spec.head_dim)
     real = triton.next_power_of_2(rows)
     m = max(_SMALLEST_DOT, real)
-    n, num_stages = _keys_and_stages(spec, target.shared_memory // 2, m, 64 if d <= 128 else 32, 4)
-    return Tiles(m=m, n=n, d=d, rows=real, phases=False, num_warps=4, num_stages=num_stages)
+    n, fit = _keys_and_stages(spec, target.shared_memory // 2, m, 64 if d <= 128 else 32, 3)
+    # A loop of s stages keeps s - 1 tiles in shared memory.
+    return Tiles(m=m, n=n, d=d, rows=real, phases=False, num_warps=4, num_stages=fit + 1)
 
 
 def many_rows(spec: AttentionSpec, target: Target) -> Tiles:

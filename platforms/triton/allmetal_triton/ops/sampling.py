@@ -185,9 +185,9 @@ class _Op:
         known: _Tops,
     ) -> _Left:
         rows, device = logits.shape[0], logits.device
-        chunks, sums, grid = self._chunks, torch.float32, (rows, self._chunks)
-        states = torch.empty((2, rows, STATE_WORDS), dtype=sums, device=device)
-        weights = torch.empty((2, rows, chunks, _PIVOTS), dtype=sums, device=device)
+        grid, sizes = (rows, self._chunks), (logits.stride(0), self._size, self._chunks)
+        states = torch.empty((2, rows, STATE_WORDS), dtype=torch.float32, device=device)
+        weights = torch.empty((2, *grid, _PIVOTS), dtype=torch.float32, device=device)
         for turn in range(_PASSES):
             here, last = turn % 2, (turn + 1) % 2
             narrow[grid](
@@ -202,18 +202,16 @@ class _Op:
                 weights[last],
                 states[here],
                 weights[here],
-                logits.stride(0),
-                self._size,
-                chunks,
+                *sizes,
                 CHUNK=self._chunk,
                 S=self._row_of_chunks,
                 FIRST=turn == 0,
                 num_warps=8,
             )
-        before, after = (_PASSES + 1) % 2, _PASSES % 2
+        after = _PASSES % 2
         left = _Left(
             states=states[after],
-            scores=torch.empty((rows, chunks, _LISTED), dtype=sums, device=device),
+            scores=torch.empty((*grid, _LISTED), dtype=torch.float32, device=device),
             counts=torch.empty(grid, dtype=torch.int32, device=device),
         )
         collect[grid](
@@ -222,14 +220,12 @@ class _Op:
             top_k,
             top_p,
             known.tops,
-            states[before],
-            weights[before],
+            states[1 - after],
+            weights[1 - after],
             left.states,
             left.scores,
             left.counts,
-            logits.stride(0),
-            self._size,
-            chunks,
+            *sizes,
             CHUNK=self._chunk,
             S=self._row_of_chunks,
             LISTED=_LISTED,

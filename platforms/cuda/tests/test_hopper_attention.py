@@ -1,0 +1,125 @@
+"""The kernel for prompts on Hopper, whatever their number: on the GPU, or at least compiled."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from allmetal.platform import reference
+from allmetal.platform.contract import Supported, Unsupported
+from allmetal.platform.specs import AttentionSpec
+from allmetal.testing.batches import paged_batch
+
+pytest.importorskip("triton", reason="needs triton")
+
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+BASE = AttentionSpec(
+    dtype="bfloat16",
+    kv_dtype="bfloat16",
+    num_heads=8,
+    num_kv_heads=2,
+    head_dim=128,
+    block_size=16,
+    scale=128**-0.5,
+)
+SPECS = {
+    "base": BASE,
+    "float16": replace(BASE, dtype="float16", kv_dtype="float16", head_dim=64),
+    "large_pages": replace(BASE, block_size=256),
+    "wide_heads": replace(BASE, head_dim=256),
+    "window": replace(BASE, window=100),
+    "short_window": replace(BASE, window=5, head_dim=64),
+    "soft_cap": replace(BASE, soft_cap=5.0),
+    "sinks": replace(BASE, sinks=True),
+    "groups_of_seven": replace(BASE, num_heads=14),
+}
+BATCHES = {
+    "prompt": ([200], [200]),
+    "mixed": ([1, 300, 77, 1], [100, 700, 77, 5]),
+    "chunks": ([130, 600], [1030, 600]),
+    "short": ([17, 3, 20], [17, 90, 260]),
+}
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("name", SPECS)
+def test_prompts_agree_with_float64(name: str, batch: str) -> None:
+    from allmetal_cuda.ops.hopper_attention import HopperAttention
+    from allmetal_triton.target import Target
+
+    spec = SPECS[name]
+    dtype = getattr(torch, spec.dtype)
+    query_lens, seq_lens = BATCHES[batch]
+    generator = torch.Generator()
+    print("seed", generator.seed())
+    paged = paged_batch(query_lens, seq_lens, spec.block_size, generator=generator)
+    # One core: then any prompt is worth the kernel for prompts.
+    kernel = HopperAttention(Target(num_cores=lambda: 1, shared_memory=232_448, dot_rows=64))
+    assert isinstance(kernel.supports(spec), Supported)
+    op = kernel.build(spec)
+    shape = (sum(seq_lens), 2, spec.num_kv_heads, spec.head_dim)
+    kv = torch.randn(shape, generator=generator).to(dtype)
+    cache = torch.full(op.cache_shape(paged.num_blocks), float("nan"), dtype=dtype)
+    cache[paged.history // spec.block_size, :, paged.history % spec.block_size] = kv
+    q = 2 * torch.randn(sum(query_lens), spec.num_heads, spec.head_dim, generator=generator)
+    sinks = torch.randn(spec.num_heads, generator=generator).to(dtype) if spec.sinks else None
+    (exact,) = reference.kernels()["attention"]
+    wide = exact.build(replace(spec, dtype="float64", kv_dtype="float64"))
+    given = None if sinks is None else sinks.double()
+    expected = wide(q.to(dtype).double(), cache.double(), paged.attention, given)
+    there = replace(
+        paged.attention,
+        **{
+            name: getattr(paged.attention, name).cuda()
+            for name in ("query_start", "seq_lens", "block_table", "slot_mapping")
+        },
+        memo={},
+    )
+
+    actual = op(q.to(dtype).cuda(), cache.cuda(), there, None if sinks is None else sinks.cuda())
+
+    (launches,) = there.memo.values()
+    assert any(launch.whole for launch in launches)  # type: ignore[attr-defined]
+    error = (actual.double().cpu() - expected).norm(dim=(1, 2)) / expected.norm(dim=(1, 2))
+    assert error.max() < 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_it_compiles_and_spills_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("compile_hopper.py"))]
+    # Nothing of this process's environment: its Triton kernels may be interpreted.
+    env = {"TRITON_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [usage for usage in json.loads(done.stdout) if usage["name"] == "hopper_attention"]
+
+    assert len(found) == 4
+    assert [] == [usage for usage in found if usage["spills"]]
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (replace(BASE, dtype="float32", kv_dtype="float32"), "float32"),
+        (replace(BASE, kv_dtype="float8_e4m3fn"), "float8_e4m3fn"),
+        (replace(BASE, head_dim=96), "head_dim must be one of 64, 128, 256, not 96"),
+        (replace(BASE, block_size=8), "block_size must be a power of two"),
+        (replace(BASE, block_size=48), "block_size must be a power of two"),
+    ],
+)
+def test_a_refusal_says_why(spec: AttentionSpec, told: str) -> None:
+    from allmetal_cuda.ops.hopper_attention import HopperAttention
+    from allmetal_triton.target import Target
+
+    target = Target(num_cores=lambda: 1, shared_memory=232_448)
+    answer = HopperAttention(target).supports(spec)
+    assert isinstance(answer, Unsupported)
+    assert told in answer.reason
