@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from allmetal_plugins.hardware import allmetal_hardware_hints
+from allmetal_plugins.torch_needs import allmetal_torch_needs
 
-__all__ = ["allmetal_hardware_hints"]
+__all__ = ["allmetal_hardware_hints", "allmetal_torch_needs"]

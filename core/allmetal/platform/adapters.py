@@ -35,6 +35,12 @@ def adapt(platform: Any, adapters: Mapping[int, Adapter] = ADAPTERS) -> Platform
     return ours
 
 
+def remedy(version: object, plugin: str, core: str) -> str:
+    """What to type where `adapt` refused a plugin of that contract."""
+    newer = isinstance(version, int) and version > CONTRACT_VERSION
+    return f"pip install --upgrade {core if newer else plugin}"
+
+
 _MEMBERS = sorted(name for name in (*vars(Platform), *Platform.__annotations__) if name[0] != "_")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from typing import Any, TypeAlias
 
-from allmetal.platform.adapters import adapt
+from allmetal.platform.adapters import adapt, remedy
 from allmetal.platform.contract import Absent, Broken, DeviceInfo, Platform, Probe, Unsupported
 from allmetal.plugins.manager import CORE, denied
 
@@ -22,10 +22,12 @@ PROBE_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The plugin itself is at fault: it does not load, keep the contract, or answer in time."""
+    """The plugin itself is at fault: it does not load, keep the contract, or answer in time.
+    `hint` is what to type, where that is known."""
 
     reason: str
     traceback: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +120,14 @@ def _load(point: EntryPoint) -> Found:
     if reason := denied("platforms", point.name, builtin=dist is not None and dist.name == CORE):
         return found(Denied(reason))
     try:
-        platform = adapt(point.load()())
+        made = point.load()()
+        platform = adapt(made)
         name = "" if isinstance(platform, Unsupported) else platform.name
     except (Exception, SystemExit) as error:  # a stranger's import may do anything
         return found(Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
     if isinstance(platform, Unsupported):
-        return found(Failed(platform.reason))
+        hint = remedy(made.contract_version, dist.name, CORE) if dist else ""
+        return found(Failed(platform.reason, hint=hint))
     if name != point.name:
         return found(Failed(f"it calls itself {name!r} and its entry point {point.name!r}"))
     return found((), platform)

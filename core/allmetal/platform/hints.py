@@ -1,4 +1,5 @@
-"""Hardware that was seen without asking a platform plugin, which may not even be installed."""
+"""What is known without asking a platform plugin, which may not even be installed: hardware that
+was seen, and the torch that drives it."""
 
 from __future__ import annotations
 
@@ -11,3 +12,15 @@ class HardwareHint:
 
     platform: str
     seen: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchNeed:
+    """The torch a platform computes with.  `build`: a name in torch's version.py that is set where
+    torch was built for it.  `extension`: a distribution that must be beside it.  `install`: what to
+    type to get both."""
+
+    platform: str
+    install: str
+    build: str = ""
+    extension: str = ""

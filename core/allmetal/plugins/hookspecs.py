@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import pluggy
 
-from allmetal.platform.hints import HardwareHint
+from allmetal.platform.hints import HardwareHint, TorchNeed
 
 GROUP = "allmetal.plugins"
 
@@ -34,4 +34,11 @@ def allmetal_hardware_hints() -> Sequence[HardwareHint]:  # type: ignore[empty-b
 
     Called when a platform is chosen automatically: hardware whose platform does not work is an
     error, so that no run silently lands on a slower device.  Must be quick and open no device.
+    """
+
+
+@hookspec
+def allmetal_torch_needs() -> Sequence[TorchNeed]:  # type: ignore[empty-body]
+    """Which torch, built for what, drives which platform: for telling a wrong one from a right one
+    without importing it.
     """

@@ -12,7 +12,7 @@ from typing import Any
 import pluggy
 
 from allmetal.config import PluginKind, plugin_lists
-from allmetal.platform.hints import HardwareHint
+from allmetal.platform.hints import HardwareHint, TorchNeed
 from allmetal.plugins import hookspecs
 
 CORE = "allmetal"
@@ -60,6 +60,11 @@ class Plugins:
         """What all plugins saw."""
         answers = self._ask("allmetal_hardware_hints", _hints)
         return [hint for _, hints in answers for hint in hints]
+
+    def torch_needs(self) -> list[TorchNeed]:
+        """What all plugins know."""
+        answers = self._ask("allmetal_torch_needs", _needs)
+        return [need for _, needs in answers for need in needs]
 
     def _ask(self, hook: str, check: Callable[[Any], bool]) -> list[tuple[Plugin, Any]]:
         """Each plugin's answer.  One that raises or answers nonsense is out from then on."""
@@ -136,3 +141,7 @@ def _strings_by_string(answer: object) -> bool:
 
 def _hints(answer: object) -> bool:
     return isinstance(answer, list | tuple) and all(isinstance(x, HardwareHint) for x in answer)
+
+
+def _needs(answer: object) -> bool:
+    return isinstance(answer, list | tuple) and all(isinstance(x, TorchNeed) for x in answer)
