@@ -10,7 +10,7 @@ import torch
 
 from allmetal.platform import reference
 from allmetal.platform.batch import AttentionBatch, DeviceOnly
-from allmetal.platform.contract import Support, Supported
+from allmetal.platform.contract import Support, Supported, Unsupported
 from allmetal.platform.specs import AttentionOp, AttentionSpec
 
 
@@ -63,7 +63,7 @@ class RecordableAttention:
     name: str = "recordable"
 
     def supports(self, spec: AttentionSpec) -> Support:
-        return Supported()
+        return Unsupported("no sinks") if spec.sinks else Supported()
 
     def build(self, spec: AttentionSpec) -> Any:
         (kernel,) = reference.kernels()["attention"]

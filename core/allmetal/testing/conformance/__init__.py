@@ -29,6 +29,7 @@ _PARTS = (
     "model",
     "paged",
     "sampling",
+    "services",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
@@ -44,6 +45,7 @@ from allmetal.testing.conformance.elementwise import ElementwiseConformance  # n
 from allmetal.testing.conformance.linear import LinearConformance  # noqa: E402
 from allmetal.testing.conformance.model import ModelConformance  # noqa: E402
 from allmetal.testing.conformance.sampling import SamplingConformance  # noqa: E402
+from allmetal.testing.conformance.services import ServicesConformance  # noqa: E402
 
 
 class PlatformConformance(
@@ -54,6 +56,7 @@ class PlatformConformance(
     ElementwiseConformance,
     LinearConformance,
     SamplingConformance,
+    ServicesConformance,
     ModelConformance,
     DevicesConformance,
 ):
