@@ -51,12 +51,27 @@ def _least(lows, min_p, row, top, warmth, chunks, by_mass, S: tl.constexpr):
 
 
 @triton.jit
-def _weights_from(logits, top, warmth, pivot, at, size, by_mass, CHUNK: tl.constexpr):
-    """Weight of a chunk's scores from each pivot on, [P]."""
+def _weights_from(logits, top, warmth, low, step, high, at, size, by_mass, CHUNK: tl.constexpr,
+                  FIRST: tl.constexpr):  # fmt: skip
+    """Weight of a chunk's scores from each pivot on, [P].
+
+    Pivots one by one over scores held in registers: a table of both would not fit there.
+    """
     score = scores_at(logits, top, warmth, at, size, CHUNK)
     weight = tl.where(by_mass, tl.exp(score), 1.0)
-    above = score[None, :] >= pivot[:, None]
-    return tl.sum(tl.where(above, weight[None, :], 0.0), axis=1)
+    number = tl.arange(0, PIVOTS)
+    found = tl.zeros([PIVOTS], dtype=tl.float32)
+    for turn in tl.static_range(PIVOTS):
+        pivot = _pivot(low, step, high, turn + FIRST)
+        each = tl.sum(tl.where(score >= pivot, weight, 0.0), axis=0)
+        found = tl.where(number == turn, each, found)
+    return found
+
+
+@triton.jit
+def _pivot(low, step, high, number):
+    """Eight steps from `low` to `high`: what is computed for one is computed for all alike."""
+    return tl.where(number == PIVOTS, high, tl.fma(step, number * 1.0, low))
 
 
 @triton.jit
@@ -105,16 +120,16 @@ def narrow(
     else:
         low, high, over, all_kept = _narrowed(
             before + row * 12, weights_before + row * chunks * PIVOTS, k, p, chunks, S)  # fmt: skip
-    pivot = low + (high - low) * (number * (1.0 / PIVOTS))
+    step = (high - low) * (1.0 / PIVOTS)
     if chunk == 0:
         state = after + row * 12
-        tl.store(state + number, pivot)
+        tl.store(state + number, _pivot(low, step, high, number))
         tl.store(state + 8, high)
         tl.store(state + 9, over)
         tl.store(state + 10, all_kept)
     if (k > 0) | (p < 1):
-        each = _weights_from(
-            logits + row * stride, top, warmth, pivot, chunk * CHUNK, size, by_mass, CHUNK)
+        each = _weights_from(logits + row * stride, top, warmth, low, step, high, chunk * CHUNK,
+                             size, by_mass, CHUNK, 0)  # fmt: skip
         tl.store(weights + (row * chunks + chunk) * PIVOTS + number, each)
 
 
@@ -175,10 +190,12 @@ def _search(logits, top, warmth, low, goal, size, by_mass, BLOCK: tl.constexpr):
     bound = tl.where(low < 0, float("inf"), float("inf"))
     part = tl.arange(0, PIVOTS) + 1
     while least < high:
-        pivot = tl.where(part == PIVOTS, high, least + (high - least) * (part * (1.0 / PIVOTS)))
+        step = (high - least) * (1.0 / PIVOTS)
+        pivot = _pivot(least, step, high, part)
         weight = tl.zeros([PIVOTS], dtype=tl.float32)
         for at in range(0, size, BLOCK):
-            weight += _weights_from(logits, top, warmth, pivot, at, size, by_mass, BLOCK)
+            weight += _weights_from(logits, top, warmth, least, step, high, at, size, by_mass,
+                                    BLOCK, 1)  # fmt: skip
         enough = weight >= goal
         floor = tl.max(tl.where(enough, pivot, least), axis=0)
         bound = tl.min(tl.where(enough, bound, pivot), axis=0)
