@@ -237,7 +237,8 @@ class Recording(ReferencePlatform):
         self._recorder = recorder
 
     def capabilities(self, device: DeviceInfo) -> CapabilityTable:
-        return {"graph_capture": Native("operators, written down")}
+        kinds = ("graph_capture", "attention.sliding_window", "attention.soft_cap")
+        return {kind: Native("operators, written down") for kind in kinds}
 
     def kernels(self, device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
         return {**reference(), "attention": (RecordableAttention(),)}
