@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from allmetal.errors import ConfigError
-    from allmetal.platform.evidence import read_evidence, shipped
+    from allmetal.platform.evidence import of_plugins, read_evidence, shipped
     from allmetal.platform.matrix import matrix, narrowed
     from allmetal.platform.matrix_page import as_page
     from allmetal.platform.matrix_text import as_json, as_markdown, as_table
@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
     for folder in args.evidence:
         if not folder.is_dir():
             raise ConfigError(f"there is no folder {folder}", hint="--evidence takes a folder")
-    evidence = read_evidence([*shipped(), *args.evidence])
+    evidence = [*read_evidence([*shipped(), *args.evidence]), *of_plugins()]
     made = matrix(evidence=evidence, live=not args.any_device)
     made = narrowed(made, args.platform, args.feature)
     renderers = {"table": as_table, "md": as_markdown, "json": as_json, "html": as_page}

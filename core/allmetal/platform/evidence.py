@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -92,6 +94,18 @@ def shipped() -> list[Path]:
     package = Path(__file__).parents[1]
     places = (package / "evidence", package.parents[1] / "docs" / "evidence")
     return [place for place in places if place.is_dir()][:1]
+
+
+def of_plugins(points: Iterable[EntryPoint] | None = None) -> list[Evidence]:
+    """What installed platforms ship beside their code, in a folder `evidence` of their package;
+    each speaks for itself alone.  Nothing is imported."""
+    found = []
+    for point in entry_points(group="allmetal.platforms") if points is None else points:
+        spec = find_spec(point.module.partition(".")[0])
+        folders = [Path(p) / "evidence" for p in (spec and spec.submodule_search_locations) or ()]
+        shipped = read_evidence(folder for folder in folders if folder.is_dir())
+        found += [each for each in shipped if each.platform == point.name]
+    return found
 
 
 def _read(file: Path) -> Evidence:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from allmetal.errors import ConfigError
-from allmetal.platform.evidence import Tally, latest, read_evidence, shipped, state_of
+from allmetal.platform.evidence import (
+    Tally,
+    latest,
+    of_plugins,
+    read_evidence,
+    shipped,
+    state_of,
+)
 
 MADE: dict[str, Any] = {
     "format": 1,
@@ -76,6 +84,23 @@ def test_what_is_known_of_a_feature() -> None:
     assert state_of("moe", True, []) == "declared"
     assert state_of("moe", None, []) == "untested"
     assert state_of("moe", False, []) == ""
+
+
+def test_a_plugin_ships_evidence_of_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "allmetal_metal_of_a_test" / "evidence"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("raise AssertionError('nothing is imported')")
+    write(folder, "mine.json")
+    write(folder, "theirs.json", platform="cpu")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    group = "allmetal.platforms"
+    points = [
+        EntryPoint("metal", "allmetal_metal_of_a_test.deep:Metal", group),
+        EntryPoint("gone", "allmetal_that_is_not_there:Gone", group),
+    ]
+    assert ["metal"] == [each.platform for each in of_plugins(points)]
 
 
 def test_the_evidence_of_this_repository_can_be_read() -> None:
