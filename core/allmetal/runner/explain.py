@@ -80,7 +80,7 @@ def explain(config: EngineConfig) -> Explanation:
         plan=plan,
         choices=foretold.choices if resolved.executor is None else (),
         kv_specs=foretold.kv_specs,
-        memory=outlook(config, plan, platform, foretold.kv_specs),
+        memory=outlook(config, plan, platform, foretold),
         notes=resolved.notes,
     )
 

@@ -12,6 +12,7 @@ from allmetal.errors import ConfigError
 from allmetal.platform.contract import OpenOptions, Platform
 from allmetal.platform.kv import CacheLayout, KVSpec
 from allmetal.platform.plan import Plan
+from allmetal.runner.foretell import Foretold
 from allmetal.runner.rank import graph_bytes, kv_bytes, step_bytes
 
 _LENGTHS = (1024, 4096, 16384, 65536)
@@ -37,7 +38,7 @@ class MemoryOutlook:
 
 
 def outlook(
-    config: EngineConfig, plan: Plan, platform: Platform, kv_specs: Sequence[KVSpec]
+    config: EngineConfig, plan: Plan, platform: Platform, foretold: Foretold
 ) -> MemoryOutlook:
     """Opens the device, asks what is free, and closes it."""
     device = platform.open(plan.device, OpenOptions(threads=config.threads))
@@ -45,10 +46,10 @@ def outlook(
         free = device.memory().free
     finally:
         device.close()
-    weights, layout, longest, problem = plan.model.parameter_bytes, None, 0, ""
+    weights, layout, longest, problem = foretold.weight_bytes, None, 0, ""
     try:
         room = kv_bytes(plan, free, weights, free - weights)
-        layout = layout_for(kv_specs, plan.block_size, room)
+        layout = layout_for(foretold.kv_specs, plan.block_size, room)
         longest = max_tokens_held(layout, plan.max_num_batched_tokens, plan.max_model_len)
     except ConfigError as error:
         problem = str(error)
@@ -66,7 +67,7 @@ def outlook(
 def render_outlook(plan: Plan, memory: MemoryOutlook, kv_specs: Sequence[KVSpec]) -> str:
     """A row for each part with its size, its share of what is free as a bar, and what it holds."""
     parts = [
-        ("weights", memory.weights, f"as stored{_kept(plan)}"),
+        ("weights", memory.weights, _kept(plan, memory)),
         ("a step", memory.step, f"at most, for {plan.max_num_batched_tokens} tokens"),
     ]
     if memory.graphs:
@@ -83,7 +84,8 @@ def render_outlook(plan: Plan, memory: MemoryOutlook, kv_specs: Sequence[KVSpec]
         for name, num_bytes, note in parts
     ]
     if layout is None:
-        return "\n".join([*lines, f"  {'cache':{width}}  does not fit: {memory.problem}"])
+        why = memory.problem.replace("\n", f"\n  {'':{width}}  ")
+        return "\n".join([*lines, f"  {'cache':{width}}  does not fit: {why}"])
     return "\n".join(
         [
             *lines,
@@ -103,8 +105,10 @@ def size(num_bytes: int) -> str:
     return f"{amount:.2f} GiB"
 
 
-def _kept(plan: Plan) -> str:
-    return f", {plan.quantization}" if plan.quantization else f", {plan.model.dtype}"
+def _kept(plan: Plan, memory: MemoryOutlook) -> str:
+    stored = plan.model.parameter_bytes
+    kind = plan.quantization or plan.dtype
+    return f"{kind}, as stored" if memory.weights == stored else f"{kind}; stored: {size(stored)}"
 
 
 def _sizes(plan: Plan) -> str:
