@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 from tiny import make_tiny_llama
+
+
+def pytest_configure() -> None:
+    # A shell starts its background jobs with SIGINT ignored, and so would the programs be that
+    # tests interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

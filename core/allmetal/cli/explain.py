@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 
 from allmetal.cli.options import add_options, engine_options
 from allmetal.config import EngineConfig
@@ -21,8 +20,6 @@ def execute(args: argparse.Namespace) -> int:
     config = EngineConfig(**engine_options(args))
     from allmetal.runner.explain import explain
 
-    # What is logged while planning is in the answer.
-    logging.getLogger("allmetal.platform.resolve").setLevel(logging.ERROR)
     explanation = explain(config)
     print(json.dumps(explanation.to_json(), indent=1) if args.json else explanation.to_text())
     return 1 if explanation.memory.problem else 0

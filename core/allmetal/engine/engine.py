@@ -100,6 +100,8 @@ class Engine:
 
         with closing(open_checkpoint(config)) as checkpoint:
             resolved = resolve(config, checkpoint)
+        for note in resolved.notes:
+            log.warning(note)
         plan = resolved.plan
         executor = resolved.executor or LocalExecutor(config, plan)
         return cls(executor, limits_of(config, plan), plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,13 +31,11 @@ from allmetal.plugins.manager import plugins
 if TYPE_CHECKING:
     from allmetal.runner.foretell import Foretold
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
     """`executor` is the platform's own, not loaded; None: the core's runs the platform's kernels,
-    which are `foretold`.  `notes` are one-line warnings that were logged: broken plugins, wishes
+    which are `foretold`.  `notes` are one-line warnings: broken plugins, wishes
     not granted."""
 
     platform: Platform
@@ -76,8 +73,6 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint) -> Resolved:
         foretold = foretell(config, made, platform, checkpoint)
         made = with_kernels(made, foretold.choices, config.kernel)
     notes = (*_notes(config, found, hints), *(warning(row) for row in made.warnings))
-    for note in notes:
-        log.warning(note)
     return Resolved(
         platform=platform,
         device_info=info,
