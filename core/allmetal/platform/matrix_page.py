@@ -16,7 +16,7 @@ from allmetal.platform.matrix_text import LEGEND, MARKS, run_line
 
 def as_page(matrix: Matrix) -> str:
     """HTML, the same for the same matrix."""
-    source = files(__package__).joinpath("matrix.html").read_text(encoding="utf-8")
+    source = files("allmetal.platform").joinpath("matrix.html").read_text(encoding="utf-8")
     template = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     ).from_string(source)
