@@ -80,6 +80,7 @@ def environment(cwd: Path) -> dict[str, str]:
         **os.environ,
         "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
         "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",  # where nothing else says how many; the machine may be busy
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         **({"PYTHONPATH": str(cwd / "site"), **INSTALL_HERE} if (cwd / "site").is_dir() else {}),
     }

@@ -6,7 +6,7 @@ A folder of a version holds what is new or changed in it; the rest is as it was 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +24,15 @@ FAMILIES = ("attention", "attention_input", "linear", "rms_norm", "gated_activat
 REFERENCE = dict.fromkeys(FAMILIES, "reference")
 
 Install = Callable[[int], Venv]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """In every process that is started: threads that wait for each other on a busy machine make a
+    test ten times as long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
 
 
 @pytest.fixture(scope="session")
