@@ -30,8 +30,8 @@ def test_devices_with_right_links_pass() -> None:
 @pytest.mark.parametrize(
     ("link", "select", "named_by"),
     [
-        (several.Averages, "all_reduce and float32", {REDUCE}),
-        (several.Transposes, "all_gather and float32", {GATHER}),
+        (several.Averages, "all_reduce", {REDUCE}),
+        (several.Transposes, "all_gather", {GATHER}),
         (several.OwnRoot, "broadcast", {BROADCAST}),
         (several.Drifts, "bits", {BITS}),
         (several.Dies, "bits", {BITS}),

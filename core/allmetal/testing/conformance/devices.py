@@ -14,7 +14,6 @@ from allmetal.testing.conformance.base import Conformance, covers
 from allmetal.testing.conformance.engines import expected, random_prompt
 from allmetal.testing.conformance.tiny_models import KINDS, Kind, save_model
 
-DTYPES = ("float32", "bfloat16")
 MOST = 4
 SHARED = [kind for kind in KINDS if kind.name in ("dense", "window-and-full")]
 _OPS = ("collective.all_reduce", "collective.all_gather")
@@ -46,29 +45,27 @@ class DevicesConformance(Conformance):
         return rank_devices
 
     @covers("collective.all_reduce")
-    @pytest.mark.parametrize("dtype", DTYPES)
     def test_all_reduce_sums_over_the_ranks(
-        self, platform: Platform, group: Sequence[DeviceInfo], dtype: str
+        self, platform: Platform, group: Sequence[DeviceInfo]
     ) -> None:
-        hold(platform, group, ranks.all_reduce, dtype)
+        hold(platform, group, ranks.all_reduce)
 
     @covers("collective.all_reduce")
     def test_every_rank_gets_the_same_bits(
         self, platform: Platform, group: Sequence[DeviceInfo]
     ) -> None:
-        hold(platform, group, ranks.same_bits, "bfloat16")
+        hold(platform, group, ranks.same_bits)
 
     @covers("collective.all_gather")
-    @pytest.mark.parametrize("dtype", DTYPES)
     def test_all_gather_puts_ranks_one_behind_the_other(
-        self, platform: Platform, group: Sequence[DeviceInfo], dtype: str
+        self, platform: Platform, group: Sequence[DeviceInfo]
     ) -> None:
-        hold(platform, group, ranks.all_gather, dtype)
+        hold(platform, group, ranks.all_gather)
 
     def test_broadcast_gives_what_its_root_has(
         self, platform: Platform, group: Sequence[DeviceInfo]
     ) -> None:
-        hold(platform, group, ranks.broadcast, "float32")
+        hold(platform, group, ranks.broadcast)
 
     @covers(*_OPS)
     @pytest.mark.parametrize("kind", SHARED, ids=str)

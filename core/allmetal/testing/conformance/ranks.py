@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from allmetal_models.testing import Driver
 
 PATIENCE = 120.0
 """Seconds that all ranks together may take."""
+DTYPES = ("float32", "bfloat16")
 SHAPES = ((1,), (7,), (3, 5), (2, 1000), (64, 33))
 
 
@@ -62,8 +64,8 @@ class Rank:
 Job = Callable[..., Iterator[str]]
 
 
-def all_reduce(rank: Rank, dtype: str) -> Iterator[str]:
-    for shape in SHAPES:
+def all_reduce(rank: Rank) -> Iterator[str]:
+    for dtype, shape in product(DTYPES, SHAPES):
         every = rank.inputs(shape, dtype)
         exact = torch.stack([x.double() for x in every]).sum(0)
         got = rank.get(rank.communicator.all_reduce(rank.put(every[rank.rank])))
@@ -72,17 +74,17 @@ def all_reduce(rank: Rank, dtype: str) -> Iterator[str]:
             yield f"all_reduce of {dtype} {list(shape)} is off by {error:.2e}"
 
 
-def same_bits(rank: Rank, dtype: str) -> Iterator[str]:
+def same_bits(rank: Rank) -> Iterator[str]:
     """Ranks that differ in a bit choose different tokens one day."""
-    for shape in SHAPES:
+    for dtype, shape in product(DTYPES, SHAPES):
         mine = rank.communicator.all_reduce(rank.put(rank.inputs(shape, dtype)[rank.rank]))
         first = rank.communicator.broadcast(mine.clone(), 0)
         if not torch.equal(rank.get(mine), rank.get(first)):
             yield f"all_reduce of {dtype} {list(shape)} gives ranks other bits"
 
 
-def all_gather(rank: Rank, dtype: str) -> Iterator[str]:
-    for shape in SHAPES:
+def all_gather(rank: Rank) -> Iterator[str]:
+    for dtype, shape in product(DTYPES, SHAPES):
         every = rank.inputs(shape, dtype)
         for dim in range(len(shape)):
             got = rank.get(rank.communicator.all_gather(rank.put(every[rank.rank]), dim))
@@ -90,8 +92,8 @@ def all_gather(rank: Rank, dtype: str) -> Iterator[str]:
                 yield f"all_gather of {dtype} {list(shape)} along {dim} is wrong"
 
 
-def broadcast(rank: Rank, dtype: str) -> Iterator[str]:
-    for root in range(rank.size):
+def broadcast(rank: Rank) -> Iterator[str]:
+    for dtype, root in product(DTYPES, range(rank.size)):
         every = rank.inputs((5, 9), dtype)
         got = rank.get(rank.communicator.broadcast(rank.put(every[rank.rank]), root))
         if not torch.equal(got, every[root]):
