@@ -123,10 +123,13 @@ def test_the_core_wheel_is_pure_typed_and_pins_no_tensor_library(house: Path) ->
 
 def test_an_sdist_holds_no_stray_files(house: Path) -> None:
     with tarfile.open(next(house.glob("allmetal-*.tar.gz"))) as archive:
-        tops = {name.split("/")[1] for name in archive.getnames()}
+        names = [name.split("/")[1:] for name in archive.getnames()]
+    tops = {name[0] for name in names}
 
     assert {"core", "models", "plugins", "pyproject.toml", "LICENSE", "README.md"} <= tops
     assert tops <= {
         *("core", "models", "plugins", "pyproject.toml", "LICENSE", "README.md"),
-        *("CHANGELOG.md", "build_backend.py", "hatch_build.py", "PKG-INFO", ".gitignore"),
+        *("CHANGELOG.md", "build_backend.py", "hatch_build.py", "PKG-INFO", ".gitignore", "docs"),
     }
+    # What the kit found goes into the wheel; the other pages stay at home.
+    assert {tuple(name[:2]) for name in names if name[0] == "docs"} == {("docs", "evidence")}
