@@ -263,7 +263,14 @@ def test_an_error_while_loading_is_raised_as_what_it_is(
         assert raised.value.refused == (("fast", "too wide"),)
 
 
+def children() -> set[int]:
+    """multiprocessing's own helper processes among them, which outlive the test that needed one."""
+    return {child.pid for child in psutil.Process().children()}
+
+
 def test_a_model_without_a_tokenizer_ends_the_process_too(tmp_path: Path) -> None:
+    before = children()
+
     async def main() -> None:
         async with started(tmp_path / "nothing", "never_ready"):
             pass
@@ -271,10 +278,12 @@ def test_a_model_without_a_tokenizer_ends_the_process_too(tmp_path: Path) -> Non
     with pytest.raises(CheckpointError):
         asyncio.run(main())
 
-    assert psutil.Process().children() == []
+    assert children() <= before
 
 
 def test_start_can_be_given_up(tiny_llama: Path) -> None:
+    before = children()
+
     async def main() -> None:
         async with asyncio.timeout(1.0), started(tiny_llama, "never_ready"):
             pass
@@ -284,7 +293,7 @@ def test_start_can_be_given_up(tiny_llama: Path) -> None:
         asyncio.run(main())
 
     assert time.perf_counter() - begin < 4
-    assert psutil.Process().children() == []
+    assert children() <= before
 
 
 def test_a_killed_engine_is_noticed_within_a_second_by_every_request(tiny_llama: Path) -> None:
