@@ -36,7 +36,7 @@ WRONG_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": {"x": 1}}, "logit_bias"),
     ({"logit_bias": {"100000": 1}}, "vocabulary"),
     ({"logprobs": -1}, "logprobs"),
-    ({"logprobs": 100_000}, "logprobs must not exceed"),
+    ({"logprobs": 100_000}, "logprobs: expected `int` <= 100"),
     ({"stop": [""]}, "stop string must not be empty"),
     ({"stop": 5}, "stop"),
     ({"min_tokens": 5, "max_tokens": 2}, "min_tokens (5) exceeds"),
