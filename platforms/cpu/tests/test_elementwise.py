@@ -60,7 +60,9 @@ def test_gated_activation_agrees_with_float64(  # type: ignore[no-untyped-def]
     assert kernels
     for kernel in kernels:
         print(kernel.name)
-        near(kernel.build(spec)(x.clone()), expected, scale=1.0)
+        # 1 + erf cancels where the gate is well below zero, and what is left is multiplied by
+        # values of 16 at most: a rounding of 1 counts that often.
+        near(kernel.build(spec)(x.clone()), expected, scale=4.0)
 
 
 def test_silu_of_large_values_neither_overflows_nor_turns_to_nan(accepting) -> None:  # type: ignore[no-untyped-def]
