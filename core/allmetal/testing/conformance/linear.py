@@ -136,7 +136,8 @@ def stored_weight(bench: Bench, spec: LinearSpec) -> Mapping[str, torch.Tensor]:
 def random_blocks(bench: Bench, ggml_type: str, rows: int, columns: int) -> torch.Tensor:
     """Rows of random bytes, of those blocks whose values are of a weight's size.
 
-    Any bytes are a valid block, but a random float16 scale may be infinite or huge.
+    Any bytes are a valid block, but a random float16 scale may be infinite, or so large that one
+    block is all that counts in a row of the result.
     """
     block = BLOCKS[ggml_type]
     wanted = rows * columns // block.elements
@@ -144,5 +145,5 @@ def random_blocks(bench: Bench, ggml_type: str, rows: int, columns: int) -> torc
     while sum(map(len, good)) < wanted:
         raw = bench.integers(0, 256, 64 * wanted, block.nbytes).to(torch.uint8)
         largest = dequantize(raw, ggml_type, torch.float32).abs().amax(1)
-        good.append(raw[(largest > 1e-3) & (largest < 1e2)])
+        good.append(raw[(largest > 0.05) & (largest < 1.0)])
     return torch.cat(good)[:wanted].view(rows, -1)
