@@ -35,14 +35,14 @@ struct Parts {
 };
 
 // The 6-bit scales and minimums of Q4_K and Q5_K.
-AM_INLINE void six_bits(const uint8_t* block, float* scale, float* min) {
+AM_INLINE void six_bits(const uint8_t* block, Parts& p) {
   const float d = half_to_float(block), dmin = half_to_float(block + 2);
   const uint8_t *first = block + 4, *second = block + 8, *third = block + 12;
   for (int i = 0; i < 4; i++) {
-    scale[i] = d * float(first[i] & 63);
-    min[i] = dmin * float(second[i] & 63);
-    scale[i + 4] = d * float((third[i] & 15) | ((first[i] >> 2) & 48));
-    min[i + 4] = dmin * float((third[i] >> 4) | ((second[i] >> 2) & 48));
+    p.scale[i] = d * float(first[i] & 63);
+    p.min[i] = dmin * float(second[i] & 63);
+    p.scale[i + 4] = d * float((third[i] & 15) | ((first[i] >> 2) & 48));
+    p.min[i + 4] = dmin * float((third[i] >> 4) | ((second[i] >> 2) & 48));
   }
 }
 
@@ -162,7 +162,7 @@ struct Q4_K {
   static constexpr int ELEMENTS = 256, BYTES = 144, GROUP = 32;
   static constexpr bool HAS_MIN = true;
   static AM_INLINE void take_apart(const uint8_t* b, Parts& p) {
-    six_bits(b, p.scale, p.min);
+    six_bits(b, p);
     for (int pair = 0; pair < 4; pair++) {
       for (int i = 0; i < 32; i++) {
         p.q[pair * 64 + i] = int8_t(b[16 + pair * 32 + i] & 15);
@@ -176,7 +176,7 @@ struct Q5_K {
   static constexpr int ELEMENTS = 256, BYTES = 176, GROUP = 32;
   static constexpr bool HAS_MIN = true;
   static AM_INLINE void take_apart(const uint8_t* b, Parts& p) {
-    six_bits(b, p.scale, p.min);
+    six_bits(b, p);
     for (int pair = 0; pair < 4; pair++) {
       for (int i = 0; i < 32; i++) {
         const int low = b[48 + pair * 32 + i], high = b[16 + i];

@@ -22,8 +22,7 @@ const Kernels* choose(const char* limit) {
   __builtin_cpu_init();
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (ok(avx512_bf16_kernels) && avx512 && __builtin_cpu_supports("avx512bf16") &&
-      __builtin_cpu_supports("avx512vnni"))
+  if (ok(avx512_bf16_kernels) && avx512 && __builtin_cpu_supports("avx512bf16"))
     return &avx512_bf16_kernels;
   if (ok(avx512_kernels) && avx512) return &avx512_kernels;
   // What has AVX2 has half-precision conversions; not every compiler can ask.

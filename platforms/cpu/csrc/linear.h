@@ -4,11 +4,8 @@
 // Legend: M tokens, N outputs, C channels.
 #pragma once
 
-#include <cstdlib>
-
 #include "blocks.h"
 #include "gemm.h"
-#include "ints.h"
 #include "parallel.h"
 
 namespace AM_ISA {
@@ -16,7 +13,6 @@ namespace AM_ISA {
 constexpr int64_t MAX_CHUNK = MAX_N;  // outputs a thread takes at a time
 constexpr int64_t PANEL = 192;        // tokens whose activations stay in the second cache
 constexpr int64_t FEW = 36;           // tokens up to which weights are read at memory's speed
-constexpr int64_t FEW_INTS = 4;       // tokens up to which blocks are not decoded
 constexpr int64_t DEPTH = 1024;       // channels whose rows stay in the first cache, a tile's
 
 // Sums to outputs: times the output's scale, plus its bias, rounded.
@@ -112,22 +108,12 @@ AM_INLINE void linear_decoded(T* y, const T* x, const float* scale, const T* bia
 template <class T>
 void linear_int8(T* y, const T* x, const int8_t* w, const float* scale, const T* bias, int64_t M,
                  int64_t N, int64_t C, int64_t group) {
-#if defined(__AVX512VNNI__)
-  if (!group && sizeof(T) == 2 && M && M <= FEW && C <= MAX_INT8_CHANNELS) {
-    const IntTokens tokens(x, M, C, SPAN);
-    linear_over<T>(y, x, scale, bias, M, N, C, [&](const T*, int64_t M, int64_t begin,
-                                                   int64_t count, float* sums) {
-      int8_rows(w + begin * C, count, C, tokens, M, sums, MAX_CHUNK);
-    });
-    return;
-  }
-#endif
   if (!group) {  // whole numbers are exact, and the sum is scaled
     linear_decoded<T>(y, x, scale, bias, M, N, C, [=](int64_t n, int64_t c, int64_t size, T* out) {
       const int8_t* from = w + n * C + c;
       int64_t i = 0;
       for (; i + W <= size; i += W) {
-        if (i % 64 == 0) prefetch(from + i + 4096);
+        prefetch(from + i + 4096);
         store(out + i, load(from + i));
       }
       for (; i < size; i++) from_float(float(from[i]), out + i);
@@ -151,19 +137,6 @@ AM_INLINE void linear_blocks_of(T* y, const T* x, const uint8_t* w, const T* bia
                                 int64_t N, int64_t C) {
   static_assert(SLICE % F::ELEMENTS == 0 && DEPTH % SLICE == 0, "slices hold whole blocks");
   const int64_t row = C / F::ELEMENTS * F::BYTES;
-#if defined(__AVX512VNNI__)
-  if constexpr (Ints<F>::HAS && sizeof(T) == 2) {
-    if (M && M <= FEW_INTS) {
-      const IntTokens tokens(x, M, C, Ints<F>::GROUP);
-      linear_over<T>(y, x, nullptr, bias, M, N, C, [&](const T*, int64_t M, int64_t begin,
-                                                       int64_t count, float* sums) {
-        for (int64_t n = 0; n < count; n++)
-          int_rows<F>(w + (begin + n) * row, C, tokens, M, sums + n, MAX_CHUNK);
-      });
-      return;
-    }
-  }
-#endif
   linear_decoded<T>(y, x, nullptr, bias, M, N, C, [=](int64_t n, int64_t c, int64_t size, T* out) {
     decode_blocks<F>(w + n * row + c / F::ELEMENTS * F::BYTES, size, out);
   });
