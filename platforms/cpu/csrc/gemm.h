@@ -12,7 +12,7 @@ constexpr int COLUMNS = 4 * W;  // of a tile; its rows are MAX_MR
 constexpr int COLUMNS = 2 * W;
 #endif
 
-constexpr int64_t SLICE = 256;  // channels repacked at a time: a tile's columns fit the first cache
+constexpr int64_t SLICE = 512;  // channels repacked at a time: a tile's columns fit the first cache
 constexpr int64_t MAX_N = 64;   // outputs repacked at a time
 
 template <class T>
@@ -109,15 +109,21 @@ struct Pack<bf16> : PackWide<bf16> {};
 
 #endif
 
-// out[MR][COLUMNS] (+)= x[MR] . packed
+// Memory that is needed soon: rows of a slice, so many bytes apart.
+struct Soon {
+  const char* first = nullptr;
+  int64_t apart = 0, rows = 0;
+};
+
+// out[MR][COLUMNS] (+)= x[MR] . packed; a line of what is needed soon is asked for at each step.
 template <class T, int MR>
 __attribute__((noinline)) void gemm_tile(const T* x, int64_t ldx,
                                          const typename Pack<T>::Element* packed, int64_t C,
-                                         bool add, float* out, int64_t ldo) {
+                                         Soon soon, bool add, float* out, int64_t ldo) {
   using P = Pack<T>;
   constexpr int V = COLUMNS / W;
   f32 acc[MR][V] = {};
-  for (int64_t c = 0; c < C; c += P::K) {
+  auto step = [&](int64_t c) __attribute__((always_inline)) {
     typename P::V w[V];
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) w[v] = P::load(packed + c * COLUMNS + v * W * P::K);
@@ -127,7 +133,18 @@ __attribute__((noinline)) void gemm_tile(const T* x, int64_t ldx,
 #pragma GCC unroll 8
       for (int v = 0; v < V; v++) acc[m][v] = P::madd(acc[m][v], spread, w[v]);
     }
+  };
+  int64_t c = 0;
+  for (int64_t row = 0; row < soon.rows; row++) {
+    const char* line = soon.first + row * soon.apart;
+    const int64_t steps = SLICE * int64_t(sizeof(T)) / 64;
+    const int64_t end = c + steps * P::K < C ? c + steps * P::K : C;
+    for (; c < end; c += P::K, line += 64) {
+      prefetch(line);
+      step(c);
+    }
   }
+  for (; c < C; c += P::K) step(c);
 #pragma GCC unroll 8
   for (int m = 0; m < MR; m++) {
 #pragma GCC unroll 8
@@ -140,7 +157,7 @@ __attribute__((noinline)) void gemm_tile(const T* x, int64_t ldx,
 
 template <class T>
 using GemmTile = void (*)(const T*, int64_t, const typename Pack<T>::Element*, int64_t,
-                          bool, float*, int64_t);
+                          Soon, bool, float*, int64_t);
 
 template <class T>
 AM_INLINE GemmTile<T> gemm_tile_for(int64_t mr) {
@@ -162,17 +179,17 @@ AM_INLINE void gemm_rows(const T* x, int64_t ldx, int64_t M,
   const int64_t num_blocks = (M + MAX_MR - 1) / MAX_MR;
   for (int64_t i = 0; i < num_blocks; i++) {
     const int64_t m = M * i / num_blocks, mr = M * (i + 1) / num_blocks - m;
-    gemm_tile_for<T>(mr)(x + m * ldx, ldx, packed, C, add, out + m * ldo, ldo);
+    gemm_tile_for<T>(mr)(x + m * ldx, ldx, packed, C, Soon{}, add, out + m * ldo,
+                         ldo);
   }
 }
 
 // out[M][N] = x[M] . w[N]; N is at most MAX_N, C a multiple of Pack<T>::K, and a row of `out` has
 // room for N rounded up to whole tiles.  rows(c, size, ld) gives channels c .. c + size - 1 of w;
-// ahead(n, c) is where that of row n and channels from c comes from, asked for while the slice
-// before it is multiplied.
+// soon(c) is where those from c on will come from, all N rows, and is asked for in time.
 template <class T, class Rows, class Ahead>
 AM_INLINE void gemm(const T* x, int64_t ldx, int64_t M, int64_t N, int64_t C, const Rows& rows,
-                    const Ahead& ahead, float* out, int64_t ldo) {
+                    const Ahead& soon, float* out, int64_t ldo) {
   alignas(64) typename Pack<T>::Element packed[SLICE * MAX_N];
   const int64_t num_blocks = (M + MAX_MR - 1) / MAX_MR;
   for (int64_t c = 0; c < C; c += SLICE) {
@@ -182,11 +199,13 @@ AM_INLINE void gemm(const T* x, int64_t ldx, int64_t M, int64_t N, int64_t C, co
     for (int64_t n = 0; n < N; n += COLUMNS)
       Pack<T>::pack([=](int64_t i) { return w + (n + i) * ldw; },
                     N - n < COLUMNS ? N - n : COLUMNS, size, packed + n * SLICE);
+    const Soon all = soon(c + SLICE);
     for (int64_t i = 0; i < num_blocks; i++) {
       const int64_t m = M * i / num_blocks, mr = M * (i + 1) / num_blocks - m;
-      for (int64_t n = N * i / num_blocks; n < N * (i + 1) / num_blocks; n++) ahead(n, c + SLICE);
-      for (int64_t n = 0; n < N; n += COLUMNS)
-        gemm_tile_for<T>(mr)(x + m * ldx + c, ldx, packed + n * SLICE, size, c > 0,
+      const int64_t row = all.rows * i / num_blocks;
+      Soon some = {all.first + row * all.apart, all.apart, all.rows * (i + 1) / num_blocks - row};
+      for (int64_t n = 0; n < N; n += COLUMNS, some.rows = 0)
+        gemm_tile_for<T>(mr)(x + m * ldx + c, ldx, packed + n * SLICE, size, some, c > 0,
                              out + m * ldo + n, ldo);
     }
   }

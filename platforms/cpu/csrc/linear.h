@@ -11,7 +11,7 @@
 namespace AM_ISA {
 
 constexpr int64_t MAX_CHUNK = MAX_N;  // outputs a thread takes at a time
-constexpr int64_t PANEL = 192;        // tokens whose activations stay in the second cache
+constexpr int64_t PANEL = 512;        // tokens whose activations stay in the second cache
 constexpr int64_t FEW = 36;           // tokens up to which weights are read at memory's speed
 constexpr int64_t DEPTH = 1024;       // channels whose rows stay in the first cache, a tile's
 
@@ -60,12 +60,11 @@ void linear(T* y, const T* x, const T* w, const T* bias, int64_t M, int64_t N, i
     const T* part = w + begin * C;
     if (M > FEW && C % Pack<T>::K == 0) {
       auto rows = [=](int64_t c, int64_t, int64_t& ld) { return ld = C, part + c; };
-      auto ahead = [=](int64_t n, int64_t c) {
-        const T* at = c < C ? part + n * C + c : part + (count + n) * C;
-        for (int64_t line = 0; line < int64_t(SLICE * sizeof(T)); line += 64)
-          prefetch(reinterpret_cast<const char*>(at) + line);
+      auto soon = [=](int64_t c) {
+        const T* at = c < C ? part + c : part + count * C;
+        return Soon{reinterpret_cast<const char*>(at), C * int64_t(sizeof(T)), count};
       };
-      gemm(x, C, M, count, C, rows, ahead, sums, MAX_CHUNK);
+      gemm(x, C, M, count, C, rows, soon, sums, MAX_CHUNK);
       return;
     }
     const int64_t depth = M <= MAX_MR ? C : DEPTH;
@@ -89,7 +88,7 @@ AM_INLINE void linear_decoded(T* y, const T* x, const float* scale, const T* bia
         for (int64_t n = 0; n < count; n++) decode(begin + n, c, size, some + n * SLICE);
         return ld = SLICE, some;
       };
-      gemm(x, C, M, count, C, rows, [](int64_t, int64_t) {}, sums, MAX_CHUNK);
+      gemm(x, C, M, count, C, rows, [](int64_t) { return Soon{}; }, sums, MAX_CHUNK);
       return;
     }
     constexpr int64_t ROWS = 8;
