@@ -79,24 +79,21 @@ class TorchInt8Linear:
         return Supported(rank=20)
 
     def build(self, spec: LinearSpec) -> LinearOp:
-        return _TorchInt8(getattr(torch, spec.dtype))
+        return _TorchInt8()
 
 
 class _TorchInt8:
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype = dtype
+    # In float32: in a narrower type torch rounds the scales and the sums, before the bias is added.
 
     def pack(self, weights: Mapping[str, torch.Tensor]) -> PackedWeight:
-        scale = weights["scale"].reshape(-1).to(self._dtype)
-        return weights["weight"].contiguous(), scale
+        return weights["weight"].contiguous(), weights["scale"].reshape(-1).float()
 
     def __call__(
         self, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None
     ) -> torch.Tensor:
         values, scale = cast("tuple[torch.Tensor, torch.Tensor]", weight)
-        # torch reads rows as if they touched, whatever their stride says.
-        y = torch._weight_int8pack_mm(x.contiguous(), values, scale)
-        return y if bias is None else y.add_(bias)
+        y = torch._weight_int8pack_mm(x.float(), values, scale)
+        return (y if bias is None else y.add_(bias)).to(x.dtype)
 
 
 class ExpandedLinear:
@@ -111,8 +108,11 @@ class ExpandedLinear:
         weight = spec.weight
         if isinstance(weight, DenseWeight):
             return Unsupported("expands quantised weights; this one is dense")
-        if isinstance(weight, IntWeight) and weight.act_dtype is not None:
-            return Unsupported(f"keeps activations in {spec.dtype}, not {weight.act_dtype}")
+        if isinstance(weight, IntWeight):
+            if weight.act_dtype is not None:
+                return Unsupported(f"keeps activations in {spec.dtype}, not {weight.act_dtype}")
+            if not weight.group_size and spec.dtype != "float32":
+                return Unsupported(f"{spec.dtype} would lose part of what 8 bits and a scale hold")
         expanded = OneDNNLinear().supports(_dense(spec))
         if isinstance(expanded, Unsupported):
             return expanded
