@@ -66,7 +66,7 @@ def build_rank(
         where = torch.device(device.torch_device)
         model = build_model(checkpoint.config, build_context(plan, where, kernels, checkpoint))
         runner = ModelRunner(plan, device, model, kernels)
-        model.load_weights(_readers(checkpoint, plan, model, progress=progress))
+        model.load_weights(_readers(checkpoint, plan, model, where, progress=progress))
     finally:
         checkpoint.close()
     device.synchronize()
@@ -97,10 +97,10 @@ def build_context(
 
 
 def _readers(
-    checkpoint: Checkpoint, plan: Plan, model: CausalLM, *, progress: bool
+    checkpoint: Checkpoint, plan: Plan, model: CausalLM, where: torch.device, *, progress: bool
 ) -> Iterable[tuple[str, WeightReader]]:
     if checkpoint.format == "dummy":
-        return dummy_readers(model.weight_shapes, dtype=plan.dtype)
+        return dummy_readers(model.weight_shapes, dtype=plan.dtype, device=where)
     return weight_readers(checkpoint, progress=progress)
 
 
