@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import pluggy
 
+from allmetal.parsing.contract import ParserSpec
 from allmetal.platform.hints import HardwareHint, TorchNeed
 
 GROUP = "allmetal.plugins"
@@ -41,4 +42,12 @@ def allmetal_hardware_hints() -> Sequence[HardwareHint]:  # type: ignore[empty-b
 def allmetal_torch_needs() -> Sequence[TorchNeed]:  # type: ignore[empty-body]
     """Which torch, built for what, drives which platform: for telling a wrong one from a right one
     without importing it.
+    """
+
+
+@hookspec
+def allmetal_parsers() -> Sequence[ParserSpec]:  # type: ignore[empty-body]
+    """Parsers of what models write: reasoning, tool calls.  Called when a front end starts.
+
+    A stranger's parser replaces a built-in one of its name.
     """

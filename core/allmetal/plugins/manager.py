@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 import pluggy
 
 from allmetal.config import PluginKind, plugin_lists
+from allmetal.parsing.contract import ParserSpec
 from allmetal.platform.hints import HardwareHint, TorchNeed
 from allmetal.plugins import hookspecs
 
+T = TypeVar("T")
 CORE = "allmetal"
 """The distribution whose plugins are built in."""
 
@@ -45,15 +47,29 @@ class Plugins:
 
     def models(self) -> Mapping[str, str]:
         """Model type -> "module:callable".  A stranger's entry replaces a built-in one."""
+        return self._merged("allmetal_models", _strings_by_string, Mapping.items, "model type")
+
+    def parsers(self) -> Mapping[str, ParserSpec]:
+        """Name -> parser.  A stranger's replaces a built-in one."""
+        return self._merged("allmetal_parsers", _parsers, _by_name, "parser")
+
+    def _merged(
+        self,
+        hook: str,
+        check: Callable[[Any], bool],
+        items: Callable[[Any], Iterable[tuple[str, T]]],
+        noun: str,
+    ) -> dict[str, T]:
+        """What all announce, by name; of two strangers the first has a name."""
         holders: dict[str, Plugin] = {}
-        merged: dict[str, str] = {}
-        for plugin, models in self._ask("allmetal_models", _strings_by_string):
-            for model_type, target in models.items():
-                holder = holders.get(model_type)
+        merged: dict[str, T] = {}
+        for plugin, answer in self._ask(hook, check):
+            for name, value in items(answer):
+                holder = holders.get(name)
                 if holder is not None and not holder.builtin:
-                    plugin.problem = f"model type {model_type!r} is {holder.name}'s already"
+                    plugin.problem = f"{noun} {name!r} is {holder.name}'s already"
                     continue
-                holders[model_type], merged[model_type] = plugin, target
+                holders[name], merged[name] = plugin, value
         return merged
 
     def hardware_hints(self) -> list[HardwareHint]:
@@ -145,3 +161,11 @@ def _hints(answer: object) -> bool:
 
 def _needs(answer: object) -> bool:
     return isinstance(answer, list | tuple) and all(isinstance(x, TorchNeed) for x in answer)
+
+
+def _parsers(answer: object) -> bool:
+    return isinstance(answer, list | tuple) and all(isinstance(x, ParserSpec) for x in answer)
+
+
+def _by_name(answer: Iterable[Any]) -> Iterable[tuple[str, Any]]:
+    return [(each.name, each) for each in answer]

@@ -1,0 +1,3 @@
+"""Parsers of the main families of models."""
+
+from __future__ import annotations
