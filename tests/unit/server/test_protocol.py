@@ -8,8 +8,9 @@ import pytest
 
 from allmetal.errors import RequestError
 from allmetal.request import SamplingParams
+from allmetal.server.bodies import decode
 from allmetal.server.openai.messages import plain_messages
-from allmetal.server.openai.protocol import ChatRequest, CommonRequest, CompletionRequest, decode
+from allmetal.server.openai.protocol import ChatRequest, CommonRequest, CompletionRequest
 from allmetal.server.openai.sampling import for_chat, for_completion
 
 PAGE = Path(__file__).parents[3] / "docs/serving.md"

@@ -12,10 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from allmetal.request import RequestOutput, SamplingParams
+from allmetal.server.bodies import decode
 from allmetal.server.openai.choices import ChoiceDelta, Outputs, Progress, finished, usage
 from allmetal.server.openai.logprobs import TokenText, for_chat
 from allmetal.server.openai.messages import plain_messages
-from allmetal.server.openai.protocol import ChatRequest, decode
+from allmetal.server.openai.protocol import ChatRequest
 from allmetal.server.openai.sampling import for_chat as sampling_for_chat
 from allmetal.server.responses import JSON
 from allmetal.server.sse import EventStream, unless_disconnected

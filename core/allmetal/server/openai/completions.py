@@ -14,6 +14,7 @@ from starlette.responses import Response
 from allmetal.engine.output import Prompt
 from allmetal.errors import RequestError
 from allmetal.request import RequestOutput, SamplingParams
+from allmetal.server.bodies import decode
 from allmetal.server.openai.choices import (
     ChoiceDelta,
     Outputs,
@@ -23,7 +24,7 @@ from allmetal.server.openai.choices import (
     usage,
 )
 from allmetal.server.openai.logprobs import CompletionLogprobs, TokenText, joined
-from allmetal.server.openai.protocol import CompletionRequest, decode
+from allmetal.server.openai.protocol import CompletionRequest
 from allmetal.server.openai.sampling import for_completion
 from allmetal.server.responses import JSON
 from allmetal.server.sse import EventStream, unless_disconnected

@@ -1,41 +1,28 @@
-"""Bodies of the OpenAI API, typed.  A null field means the same as an absent one.
-
-What is not supported is refused by name rather than ignored: an answer that silently lacks what
-was asked for is worse than none.
-"""
+"""Bodies of completions and chat completions."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from allmetal.errors import RequestError
+from allmetal.server.bodies import Body, Entries, Int
 
-# What crosses to the engine has 64 bits.
-Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # Each choice is a sequence with a state of its own from the start.
 Choices = Annotated[int, msgspec.Meta(le=1024)]
-
-# Each is a token with its number, at every position; the vocabulary has hundreds of thousands.
-Entries = Annotated[int, msgspec.Meta(le=100)]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
     include_usage: bool | None = None
 
 
-class CommonRequest(msgspec.Struct, kw_only=True):
+class CommonRequest(Body, kw_only=True):
     """What completions and chat completions share."""
 
-    # Accepted and without effect here: they are for the caller's or the vendor's books.
     inert: ClassVar[frozenset[str]] = frozenset(
         {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
     )
-    # Known fields that cannot be had, unless they hold one of these values, which ask for nothing.
-    refused: ClassVar[Mapping[str, tuple[object, ...]]] = {}
 
     model: str | None = None
     stream: bool | None = None
@@ -101,46 +88,3 @@ class ChatRequest(CommonRequest, kw_only=True):
     top_logprobs: Entries | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-
-
-Body = TypeVar("Body", bound=CommonRequest)
-
-
-def decode(raw: bytes, kind: type[Body]) -> Body:
-    """A request body.  Raises RequestError naming the field that is wrong."""
-    try:
-        fields = msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
-        raise RequestError(f"the body is not JSON: {error}") from None
-    except RecursionError:
-        raise RequestError("the body is nested too deeply") from None
-    if not isinstance(fields, dict):
-        raise RequestError("the body must be a JSON object")
-    fields = {name: value for name, value in fields.items() if value is not None}
-    _check_names(fields, kind)
-    try:
-        return msgspec.convert(fields, kind, str_keys=True)
-    except msgspec.ValidationError as error:
-        raise RequestError(_readable(str(error))) from None
-
-
-def _check_names(fields: Mapping[str, object], kind: type[CommonRequest]) -> None:
-    known = set(kind.__struct_fields__)
-    for name, value in fields.items():
-        if name in known or name in kind.inert:
-            continue
-        if name in kind.refused:
-            if value in kind.refused[name]:
-                continue
-            raise RequestError(f"{name} is not supported", hint=f"leave {name} out")
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]}?" if close else "leave it out"
-        raise RequestError(f"there is no parameter {name}", hint=hint)
-
-
-def _readable(message: str) -> str:
-    """msgspec's "Expected `int`, got `str` - at `$.seed`" with the field first."""
-    what, at, path = message.partition(" - at `$")
-    if not at:
-        return message
-    return f"{path.rstrip('`').lstrip('.')}: {what[0].lower()}{what[1:]}"
