@@ -8,11 +8,14 @@ raises is reported (`allmetal doctor`) and left out; the others serve on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pluggy
 
-from allmetal.parsing.contract import ParserSpec
 from allmetal.platform.hints import HardwareHint, TorchNeed
+
+if TYPE_CHECKING:  # it looks for its parsers here
+    from allmetal.parsing.contract import ParserSpec
 
 GROUP = "allmetal.plugins"
 

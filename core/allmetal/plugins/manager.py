@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
 from allmetal.config import PluginKind, plugin_lists
-from allmetal.parsing.contract import ParserSpec
 from allmetal.platform.hints import HardwareHint, TorchNeed
 from allmetal.plugins import hookspecs
+
+if TYPE_CHECKING:  # it looks for its parsers here
+    from allmetal.parsing.contract import ParserSpec
 
 T = TypeVar("T")
 CORE = "allmetal"
