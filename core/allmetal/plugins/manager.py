@@ -15,7 +15,7 @@ from allmetal.config import PluginKind, plugin_lists
 from allmetal.platform.hints import HardwareHint, TorchNeed
 from allmetal.plugins import hookspecs
 
-if TYPE_CHECKING:  # it looks for its parsers here
+if TYPE_CHECKING:
     from allmetal.parsing.contract import ParserSpec
 
 T = TypeVar("T")
@@ -166,6 +166,8 @@ def _needs(answer: object) -> bool:
 
 
 def _parsers(answer: object) -> bool:
+    from allmetal.parsing.contract import ParserSpec  # which looks for its parsers here
+
     return isinstance(answer, list | tuple) and all(isinstance(x, ParserSpec) for x in answer)
 
 
