@@ -10,6 +10,8 @@
     - NoKernelError        no kernel accepts this problem on this platform
     - GraphError           launches cannot be recorded for replay
   + RequestError           one request is wrong; the engine serves on
+    - BusyError            more requests wait than may
+  + UnavailableError       what is asked for cannot be had here, for the reason given
   + EngineDeadError        the engine is gone; nothing can be served until it is started again
 
 Each carries what happened, why, and where possible a hint: something the reader can type.
@@ -80,6 +82,14 @@ class GraphError(PlatformError):
 
 class RequestError(AllmetalError):
     """One request is wrong or cannot be served; the engine serves on."""
+
+
+class BusyError(RequestError):
+    """More requests wait than may; the same one may be served later."""
+
+
+class UnavailableError(AllmetalError):
+    """What is asked for cannot be had here; the message is the reason."""
 
 
 class EngineDeadError(AllmetalError):

@@ -15,12 +15,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+import msgspec
 import zmq.asyncio
 
 from allmetal.config import EngineConfig
 from allmetal.engine import ipc
+from allmetal.engine.asks import AnyAsk, Ask, AskStats
 from allmetal.engine.engine import EngineStats
 from allmetal.engine.output import OutputProcessor, Prompt, tokenize, word_ids
 from allmetal.engine.process import ENGINE, EngineProcess
@@ -30,6 +32,7 @@ from allmetal.request import RequestOutput, SamplingParams
 from allmetal.text import load_text
 from allmetal.text.tokenizer import Tokenizer
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 # What a process said before it ended may still be on its way when its end is noticed.
@@ -72,7 +75,7 @@ class AsyncEngine:
         self.error: EngineDeadError | None = None
         """Why the engine is dead; None while it lives."""
         self._streams: dict[str, _Stream] = {}
-        self._calls: dict[int, asyncio.Future[EngineStats]] = {}
+        self._calls: dict[int, tuple[Ask[Any], asyncio.Future[Any]]] = {}
         self._call_ids = itertools.count()
         self._hello: asyncio.Future[ipc.Hello] = loop.create_future()
         self._ready: asyncio.Future[ipc.Ready] = loop.create_future()
@@ -193,12 +196,20 @@ class AsyncEngine:
 
     async def stats(self) -> EngineStats:
         """The engine's numbers; answered between two of its steps."""
+        return await self.call(AskStats())
+
+    async def call(self, ask: Ask[A]) -> A:
+        """Have the engine do something between two of its steps (see `engine.asks`).
+
+        Raises what it raised there, and EngineDeadError if the engine ends.
+        """
         self._check_alive()
         call_id = next(self._call_ids)
-        self._calls[call_id] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = (ask, future)
         try:
-            self._send(ipc.AskStats(call_id))
-            return await self._calls[call_id]
+            self._send(ipc.Call(call_id, cast(AnyAsk, ask)))
+            return await future
         finally:
             del self._calls[call_id]
 
@@ -249,9 +260,8 @@ class AsyncEngine:
         self.error = error
         for stream in self._streams.values():
             stream.fail(_again(error))
-        for call in self._calls.values():
-            if not call.done():
-                call.set_exception(_again(error))
+        for call_id in self._calls:
+            self._answer(call_id, _again(error))
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -286,15 +296,25 @@ class AsyncEngine:
             case ipc.Rejected(request_id, failure):
                 if request_id in self._streams:
                     self._streams[request_id].fail(ipc.as_error(failure))
-            case ipc.Stats(call_id, stats):
-                if call_id in self._calls and not self._calls[call_id].done():
-                    self._calls[call_id].set_result(stats)
+            case ipc.Answer(call_id, value):
+                self._answer(call_id, value)
+            case ipc.Refused(call_id, failure):
+                self._answer(call_id, ipc.as_error(failure))
             case ipc.Hello():
                 self._hello.set_result(message)
             case ipc.Ready():
                 self._ready.set_result(message)
             case ipc.Failure():
                 self._die(ipc.as_error(message))
+
+    def _answer(self, call_id: int, value: msgspec.Raw | AllmetalError) -> None:
+        ask, future = self._calls.get(call_id, (None, None))
+        if ask is None or future is None or future.done():  # nobody waits any more
+            return
+        if isinstance(value, AllmetalError):
+            future.set_exception(value)
+        else:
+            future.set_result(msgspec.msgpack.decode(value, type=ask.answer))
 
 
 def _again(error: AllmetalError) -> AllmetalError:

@@ -90,6 +90,7 @@ class Engine:
         self._in_flight: deque[tuple[Scheduled, StepFuture]] = deque()
         self._sequences: dict[str, Sequence] = {}
         self._counts = _Counts()
+        self.sleep_level = 0  # see `asks.EngineState`
 
     @classmethod
     def from_config(cls, config: EngineConfig) -> Engine:
@@ -153,6 +154,11 @@ class Engine:
         self._sequences[request.request_id] = seq
         self.scheduler.add(seq)
 
+    @property
+    def open_requests(self) -> list[str]:
+        """Ids of all that runs or waits."""
+        return list(self._sequences)
+
     def abort(self, request_ids: list[str]) -> list[TokenDelta]:
         """End these requests now.  Unknown ids (finished meanwhile) are passed over."""
         return [
@@ -163,7 +169,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._sequences or self._in_flight)
+        return bool(self._in_flight) or (bool(self._sequences) and self.scheduler.can_run)
 
     # ---- the loop --------------------------------------------------------------------------
 
@@ -177,6 +183,9 @@ class Engine:
             self._in_flight.append((scheduled, self.executor.execute(scheduled.plan)))
         if not self._in_flight or (scheduled is not None and len(self._in_flight) < self._depth):
             return []
+        return self._take_oldest()
+
+    def _take_oldest(self) -> list[TokenDelta]:
         oldest, future = self._in_flight[0]  # stays there if the wait is interrupted
         try:
             output = future.result()
@@ -185,6 +194,13 @@ class Engine:
             return self._fail(oldest, exc)
         self._in_flight.popleft()
         return self._take(oldest, output)
+
+    def settle(self) -> list[TokenDelta]:
+        """Take the results of all steps under way, and start none."""
+        deltas: list[TokenDelta] = []
+        while self._in_flight:
+            deltas += self._take_oldest()
+        return deltas
 
     def _take(self, step: Scheduled, output: StepOutput) -> list[TokenDelta]:
         if output.prompt_logprobs:

@@ -19,7 +19,7 @@ import zmq
 
 from allmetal import errors
 from allmetal.config import EngineConfig
-from allmetal.engine.engine import EngineStats
+from allmetal.engine.asks import AnyAsk
 from allmetal.errors import AllmetalError, EngineDeadError, NoKernelError
 from allmetal.platform.plan import Plan
 from allmetal.request import Request, TokenDelta
@@ -49,8 +49,11 @@ class Abort(Message, frozen=True):
     request_ids: list[str]
 
 
-class AskStats(Message, frozen=True):
+class Call(Message, frozen=True):
+    """Do this between two steps, and answer with `Answer` or `Refused`."""
+
     call_id: int
+    ask: AnyAsk
 
 
 class Close(Message, frozen=True):
@@ -92,13 +95,20 @@ class Step(Message, frozen=True):
     deltas: list[TokenDelta]
 
 
-class Stats(Message, frozen=True):
+class Answer(Message, frozen=True):
+    """`value` is what the ask names as its answer, packed."""
+
     call_id: int
-    stats: EngineStats
+    value: msgspec.Raw
 
 
-ToEngine: TypeAlias = Start | Add | Abort | AskStats | Close
-FromEngine: TypeAlias = Hello | Ready | Failure | Rejected | Step | Stats
+class Refused(Message, frozen=True):
+    call_id: int
+    failure: Failure
+
+
+ToEngine: TypeAlias = Start | Add | Abort | Call | Close
+FromEngine: TypeAlias = Hello | Ready | Failure | Rejected | Step | Answer | Refused
 
 
 def _encode_other(value: object) -> object:

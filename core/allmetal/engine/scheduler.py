@@ -58,6 +58,7 @@ class Scheduler:
         self.waiting = WaitingQueue(policy)
         self.running: list[Sequence] = []
         self.num_preemptions = 0
+        self.paused = False  # what runs goes on, what waits waits
         self._by_priority = policy == "priority"
         self._free_slots = list(reversed(range(max_num_seqs)))
         self._next_step = 0
@@ -69,10 +70,10 @@ class Scheduler:
     def schedule(self) -> Scheduled | None:
         """The next step, or None if nothing can run before a result comes back."""
         draft = _Draft(self.max_num_batched_tokens)
-        if self._by_priority:
+        if self._by_priority and not self.paused:
             self._make_way()
         preempted = self._continue_running(draft)
-        if not preempted:
+        if not preempted and not self.paused:
             self._admit_waiting(draft)
         if not draft.slots:
             return None
@@ -212,6 +213,15 @@ class Scheduler:
         self.cache.name_full_blocks(
             seq.tables, seq.token_ids, known if known < computed else computed
         )
+
+    def put_all_back(self) -> None:
+        """All wait, and hold no block.  No step may be under way."""
+        while self.running:
+            self._preempt(self.running[-1])
+
+    @property
+    def can_run(self) -> bool:
+        return bool(self.running) or not self.paused
 
     def finish(self, seq: Sequence) -> None:
         """Give back what the sequence holds.  A step in flight may still write to its blocks:

@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from functools import reduce
 from importlib import import_module
 
+import msgspec
 import zmq
 
 from allmetal.engine import ipc
+from allmetal.engine.answers import answer
+from allmetal.engine.asks import AnyAsk
 from allmetal.engine.engine import Engine
 from allmetal.errors import AllmetalError, RequestError
-from allmetal.request import Request
+from allmetal.request import Request, TokenDelta
 
 
 def main(address: str, factory: str) -> None:
@@ -99,8 +102,8 @@ def _handle(socket: zmq.Socket[bytes], engine: Engine, message: ipc.ToEngine) ->
             _add(socket, engine, request_id, requests)
         case ipc.Abort(request_ids):
             socket.send(ipc.encode(ipc.Step(engine.abort(request_ids))))
-        case ipc.AskStats(call_id):
-            socket.send(ipc.encode(ipc.Stats(call_id, engine.stats())))
+        case ipc.Call(call_id, ask):
+            _answer(socket, engine, call_id, ask)
 
 
 def _add(
@@ -114,6 +117,18 @@ def _add(
     except RequestError as error:
         engine.abort(added)
         socket.send(ipc.encode(ipc.Rejected(request_id, ipc.failure(error))))
+
+
+def _answer(socket: zmq.Socket[bytes], engine: Engine, call_id: int, ask: AnyAsk) -> None:
+    deltas: list[TokenDelta] = []
+    try:
+        value = msgspec.Raw(ipc.encode(answer(engine, ask, deltas)))
+        reply: ipc.Message = ipc.Answer(call_id, value)
+    except AllmetalError as error:
+        reply = ipc.Refused(call_id, ipc.failure(error))
+    if deltas:  # first: who hears that all were ended has their ends then
+        socket.send(ipc.encode(ipc.Step(deltas)))
+    socket.send(ipc.encode(reply))
 
 
 def _exit_with_parent(address: str) -> None:

@@ -104,6 +104,22 @@ class Executor(Protocol):
 
 
 @runtime_checkable
+class GivesMemoryBack(Protocol):
+    """Kept beside `Executor` by one that can do without its memory for a while."""
+
+    def release(self, *, weights: bool) -> int | Unsupported:
+        """Give back the cache and all that steps need, and with `weights` those too.
+
+        No step is under way.  Returns the bytes that the device has more of now, or why not.
+        """
+        ...
+
+    def restore(self, layout: CacheLayout) -> None:
+        """As after `load` and `allocate`; the cache's content is lost.  Raises what they raise."""
+        ...
+
+
+@runtime_checkable
 class BringsExecutor(Protocol):
     """Kept beside `Platform` by one that does not compute with eager torch.
 

@@ -7,14 +7,17 @@ so that the engine schedules the next step meanwhile.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import torch
+
 from allmetal.config import EngineConfig
 from allmetal.errors import ConfigError
 from allmetal.executor.contract import LoadedModel, StepFuture, StepOutput, StepPlan
-from allmetal.platform.contract import Device, Platform
+from allmetal.platform.contract import Device, Platform, Unsupported
 from allmetal.platform.kv import CacheLayout
 from allmetal.platform.plan import Decision, Plan
 from allmetal.platform.resolve import platform_named
@@ -84,13 +87,10 @@ class LocalExecutor:
         self._worker: ThreadPoolExecutor | None = None
 
     def load(self) -> LoadedModel:
-        platform = self._platform or platform_named(self._plan.platform)
-        device = self._device = open_device(self._config, self._plan, platform)
+        device = self._device = open_device(self._config, self._plan, self._served_platform)
         if not device.asynchronous and self._plan.async_scheduling:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="allmetal-rank")
-        self._rank = self._run(
-            lambda: build_rank(self._config, self._plan, platform, device, progress=self._progress)
-        )
+        self._rank = self._run(self._build)
         return self._rank.loaded
 
     def allocate(self, layout: CacheLayout) -> Sequence[Decision]:
@@ -110,6 +110,25 @@ class LocalExecutor:
         except Exception as exc:  # the engine decides what to do about it
             return _Finished(exc)
 
+    def release(self, *, weights: bool) -> int | Unsupported:
+        """See `GivesMemoryBack`."""
+        device = self._opened
+        device.synchronize()
+        before = device.memory().free
+        if weights:
+            self._rank = None
+        elif self._rank is not None:
+            self._run(self._rank.runner.release)
+        gc.collect()  # modules and hooks refer to each other
+        if device.asynchronous and torch.accelerator.is_available():
+            torch.accelerator.empty_cache()
+        return max(0, device.memory().free - before)
+
+    def restore(self, layout: CacheLayout) -> None:
+        if self._rank is None:
+            self._rank = self._run(self._build)
+        self.allocate(layout)
+
     def close(self) -> None:
         """Let the steps given end, then give everything back.  May be called again."""
         if self._worker is not None:
@@ -119,6 +138,24 @@ class LocalExecutor:
         if self._device is not None:
             self._device.close()
             self._device = None
+
+    def _build(self) -> Rank:
+        return build_rank(
+            self._config,
+            self._plan,
+            self._served_platform,
+            self._opened,
+            progress=self._progress,
+        )
+
+    @property
+    def _served_platform(self) -> Platform:
+        return self._platform or platform_named(self._plan.platform)
+
+    @property
+    def _opened(self) -> Device:
+        assert self._device is not None, "load() comes first"
+        return self._device
 
     @property
     def _runner(self) -> ModelRunner:

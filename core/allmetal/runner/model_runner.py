@@ -105,6 +105,14 @@ class ModelRunner:
         self._prompt_logprobs = PromptLogprobs(self._state, model)
         return self._record(plan) if plan.graph_sizes else ()
 
+    def release(self) -> None:
+        """Let go of all that `allocate` took; it may be called again."""
+        nothing = torch.empty(0, device=self._target)
+        count = len(self._model.attention_ops)
+        self._model.bind_caches([nothing] * count, [0] * count)
+        self._graphs = StepGraphs()
+        del self._state, self._inputs, self._sampler, self._prompt_logprobs
+
     def _record(self, plan: Plan) -> Sequence[Decision]:
         model, state, uploader = self._model, self._state, self._uploader
         decode = DecodeGraphs(
