@@ -18,6 +18,7 @@ from allmetal.errors import ConfigError
 DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 LoadFormat: TypeAlias = Literal["auto", "safetensors", "gguf", "dummy"]
 Policy: TypeAlias = Literal["fcfs", "priority"]
+LogFormat: TypeAlias = Literal["text", "json"]
 Fallback: TypeAlias = Literal["error", "warn", "allow"]
 Fallbacks: TypeAlias = Fallback | Mapping[str, Fallback]
 ALL_FEATURES = "*"
@@ -26,7 +27,8 @@ PluginKind: TypeAlias = Literal["platforms", "plugins"]
 
 
 def option(default: Any = MISSING, doc: str = "", **meta: Any) -> Any:
-    """A config field with its doc.  `meta`: choices, metavar, group, short."""
+    """A config field with its doc.  `meta`: choices, metavar, group, short, const (the value of the
+    bare flag)."""
     metadata = {"doc": doc, **meta}
     if isinstance(default, Mapping):
         return field(default_factory=lambda: MappingProxyType(dict(default)), metadata=metadata)
@@ -176,8 +178,38 @@ class ServerConfig:
     served_model_name: str | None = option(
         None, "name clients use; default: the model as given", group="server"
     )
-    api_key: str | None = option(
-        None, "clients must send this as a bearer token; default: anyone may use it", group="server"
+    api_key: tuple[str, ...] = option(
+        (),
+        "a key that clients may send; may be given again; default: anyone may ask",
+        metavar="KEY",
+        group="server",
+    )
+    api_key_file: str | None = option(
+        None, "a file with such keys, one a line; other users cannot see them there", group="server"
+    )
+    cors_origin: tuple[str, ...] = option(
+        (),
+        "an origin whose web pages may call, * for any; may be given again",
+        metavar="ORIGIN",
+        group="server",
+    )
+    tls_cert: str | None = option(
+        None, "a PEM file with the certificate chain: serve HTTPS", group="server"
+    )
+    tls_key: str | None = option(None, "a PEM file with the certificate's key", group="server")
+    tls_client_ca: str | None = option(
+        None,
+        "a PEM file of authorities: clients must bring a certificate of theirs",
+        group="server",
+    )
+    api_processes: int = option(
+        1, "processes that speak HTTP before the one engine", group="server"
+    )
+    restart: int = option(
+        0,
+        "how often in a row the engine is started again after it died; bare: 5",
+        const=5,
+        group="server",
     )
     generation_defaults: bool = option(
         True,
@@ -188,11 +220,56 @@ class ServerConfig:
         30.0, "seconds that open requests get to end when the server is stopped", group="server"
     )
 
+    drain_delay: float = option(
+        0.0,
+        "seconds before that in which requests are still taken, but /ready says no, so that a "
+        "balancer looks elsewhere first",
+        group="server",
+    )
+
+    max_body_bytes: int = option(
+        32 << 20, "the longest body that is read", metavar="SIZE", group="limits"
+    )
+    request_timeout: float | None = option(
+        None, "seconds after which a request ends with an error; default: never", group="limits"
+    )
+    keep_alive: float = option(
+        15.0,
+        "seconds of silence after which a stream sends a comment, so that no proxy closes it;"
+        " 0: never",
+        group="limits",
+    )
+
+    log_format: LogFormat = option("text", "how log lines look", group="logs")
+    log_requests: bool = option(False, "a line with the figures of each request", group="logs")
+    otlp_endpoint: str | None = option(
+        None,
+        "where OpenTelemetry traces go, such as http://localhost:4318/v1/traces",
+        metavar="URL",
+        group="logs",
+    )
+
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be from 0 to 65535, not {self.port}")
         if not self.drain_timeout >= 0:
             raise ConfigError(f"drain_timeout must not be negative, not {self.drain_timeout}")
+        for name in ("api_processes", "max_body_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("drain_delay", "restart", "keep_alive"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
+        if self.request_timeout is not None and not self.request_timeout > 0:
+            raise ConfigError(f"request_timeout must be positive, not {self.request_timeout}")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError(
+                "a certificate serves only with its key", hint="give both --tls-cert and --tls-key"
+            )
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ConfigError("tls_client_ca needs HTTPS", hint="add --tls-cert and --tls-key")
+        if any(not key.isascii() or not key.isprintable() or " " in key for key in self.api_key):
+            raise ConfigError("an API key must be of printable ASCII without spaces")
 
 
 def docs_of(config: type[Any]) -> dict[str, Field[Any]]:

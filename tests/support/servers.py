@@ -51,7 +51,7 @@ class Server:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self._lines.append(line)
-            if match := re.match(r"serving on (http://\S+)/v1", line):
+            if match := re.match(r"serving on (https?://\S+)/v1", line):
                 self.url = match[1]
                 self._ready.set()
         self._ready.set()

@@ -117,9 +117,12 @@ def _argument(item: Field[Any], hint: Any) -> dict[str, Any]:
         return {"action": "append", "type": _pair(key, value), "metavar": metavar or "KEY=VALUE"}
     if origin is tuple:
         return {"action": "append", "type": get_args(kind)[0], "metavar": metavar or "X"}
-    if item.name.endswith("_memory"):
+    if item.name.endswith(("_memory", "_bytes")):
         return {"type": parse_bytes, "metavar": metavar or "SIZE"}
-    return {"type": kind, "metavar": metavar or {int: "N", float: "X"}.get(kind, "TEXT")}
+    plain = {"type": kind, "metavar": metavar or {int: "N", float: "X"}.get(kind, "TEXT")}
+    if (const := item.metadata.get("const")) is not None:
+        return {**plain, "nargs": "?", "const": const}
+    return plain
 
 
 def _plain(hint: Any) -> Any:

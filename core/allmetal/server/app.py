@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -15,7 +16,9 @@ from allmetal.config import ServerConfig
 from allmetal.engine.async_engine import AsyncEngine
 from allmetal.errors import AllmetalError
 from allmetal.server import errors
-from allmetal.server.middleware.auth import ApiKey
+from allmetal.server.middleware.auth import ApiKey, api_keys
+from allmetal.server.middleware.body_limit import BodyLimit
+from allmetal.server.middleware.entry import Entry
 from allmetal.server.openai import routes as openai
 from allmetal.server.operation import routes as operation
 from allmetal.server.sse import ClientGoneError
@@ -37,7 +40,7 @@ def create_app(engine: AsyncEngine, config: ServerConfig) -> Starlette:
             AllmetalError: errors.on_error,
             ClientGoneError: _on_client_gone,
             HTTPException: errors.on_http_error,
-            Exception: errors.on_error,
+            Exception: errors.on_bug,
         },
     )
     app.state.server = ServerState.make(engine, config)
@@ -45,8 +48,20 @@ def create_app(engine: AsyncEngine, config: ServerConfig) -> Starlette:
 
 
 def _middleware(config: ServerConfig) -> list[Middleware]:
-    """Outermost first."""
-    return [Middleware(ApiKey, key=config.api_key)] if config.api_key else []
+    """Outermost first.  A browser asks whether it may call before it sends a key."""
+    around = [Middleware(Entry, keep_alive_s=config.keep_alive)]
+    if config.cors_origin:
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=config.cors_origin,
+            allow_methods=("*",),
+            allow_headers=("*",),
+            expose_headers=("x-request-id", "retry-after"),
+        )
+        around.append(cors)
+    if keys := api_keys(config):
+        around.append(Middleware(ApiKey, keys=keys))
+    return [*around, Middleware(BodyLimit, limit=config.max_body_bytes)]
 
 
 async def _on_client_gone(_: Request, __: Exception) -> Response:

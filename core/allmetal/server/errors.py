@@ -9,7 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from allmetal.errors import AllmetalError, EngineDeadError, RequestError
+from allmetal.errors import AllmetalError, BusyError, EngineDeadError, RequestError
+from allmetal.server import context
 from allmetal.server.responses import JSON
 
 
@@ -21,6 +22,18 @@ class WrongKeyError(RequestError):
     """The request does not carry the server's API key."""
 
 
+class BodyTooLargeError(RequestError):
+    """The body is longer than the server takes."""
+
+
+class TookTooLongError(RequestError):
+    """The request did not end within the server's limit."""
+
+
+class NotReadyError(AllmetalError):
+    """The server is starting, coming back or going; another one may do."""
+
+
 class StepFailedError(AllmetalError):
     """The device failed while it computed a request; the engine serves on."""
 
@@ -30,13 +43,19 @@ class Answer:
     status: int
     type: str
     code: str | None = None
+    retry_after_s: int | None = None
+    """When asking again may help; None: it will not."""
 
 
 _OURS: tuple[tuple[type[AllmetalError], Answer], ...] = (
     (WrongKeyError, Answer(401, "authentication_error", "invalid_api_key")),
     (ModelNotFoundError, Answer(404, "invalid_request_error", "model_not_found")),
+    (BodyTooLargeError, Answer(413, "invalid_request_error", "body_too_large")),
+    (TookTooLongError, Answer(504, "timeout", "request_timeout")),
+    (BusyError, Answer(429, "rate_limit_error", "too_many_waiting", retry_after_s=1)),
     (RequestError, Answer(400, "invalid_request_error")),
-    (EngineDeadError, Answer(503, "service_unavailable", "engine_dead")),
+    (EngineDeadError, Answer(503, "service_unavailable", "engine_dead", retry_after_s=5)),
+    (NotReadyError, Answer(503, "service_unavailable", "not_ready", retry_after_s=2)),
 )
 _BUG = Answer(500, "internal_error")
 
@@ -46,7 +65,7 @@ def answer_for(error: Exception) -> Answer:
 
 
 def body_of(error: Exception) -> dict[str, Any]:
-    """`{"error": {message, type, param, code, hint}}`."""
+    """`{"error": {message, type, param, code, hint, request_id}}`."""
     answer = answer_for(error)
     # What went wrong inside is for the log, not for the client.
     if not isinstance(error, AllmetalError):
@@ -56,11 +75,29 @@ def body_of(error: Exception) -> dict[str, Any]:
 
 def _body(answer: Answer, message: str, hint: str | None = None) -> dict[str, Any]:
     error = {"message": message, "type": answer.type, "param": None, "code": answer.code}
-    return {"error": {**error, "hint": hint} if hint else error}
+    if hint:
+        error["hint"] = hint
+    if request_id := context.request_id.get():
+        error["request_id"] = request_id
+    return {"error": error}
+
+
+def response(error: Exception) -> JSON:
+    """The whole answer, status and headers included."""
+    answer = answer_for(error)
+    headers = {} if answer.retry_after_s is None else {"retry-after": str(answer.retry_after_s)}
+    return JSON(body_of(error), status_code=answer.status, headers=headers)
 
 
 async def on_error(_: Request, error: Exception) -> Response:
-    return JSON(body_of(error), status_code=answer_for(error).status)
+    return response(error)
+
+
+async def on_bug(_: Request, error: Exception) -> Response:
+    """Answered outside of all middleware, so the request's name is not on it yet."""
+    answer = response(error)
+    answer.headers["x-request-id"] = context.request_id.get()
+    return answer
 
 
 async def on_http_error(_: Request, error: Exception) -> Response:

@@ -17,6 +17,9 @@ from allmetal.engine.async_engine import AsyncEngine
 from allmetal.errors import ConfigError
 from allmetal.platform.render import render
 from allmetal.server.app import create_app
+from allmetal.server.middleware.auth import api_keys
+from allmetal.server.state import Phase
+from allmetal.server.tls import tls_options
 
 _BACKLOG = 2048
 # For clients that are slow to take their last words.
@@ -28,8 +31,10 @@ def serve(engine_config: EngineConfig, config: ServerConfig) -> int:
 
     On the first signal no new request is taken and open ones get `drain_timeout` to end; after
     that, or on a second signal, they end with an error.  Raises ConfigError if the address cannot
-    be had, before loading.
+    be had, or keys or certificates cannot be used, before loading.
     """
+    api_keys(config)  # what is wrong with them is said before loading, too
+    tls_options(config)
     with _bound(config) as listener:
         return asyncio.run(_serve(engine_config, config, listener))
 
@@ -50,23 +55,25 @@ def _bound(config: ServerConfig) -> socket.socket:
 
 
 async def _serve(engine_config: EngineConfig, config: ServerConfig, listener: socket.socket) -> int:
-    signals = _Signals(config.drain_timeout)
+    signals = _Signals(config)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signals.take, number)
     engine: AsyncEngine | None = None
     try:
         engine = await AsyncEngine.start(engine_config)
+        app = create_app(engine, config)
         server = _Server(
             uvicorn.Config(
-                create_app(engine, config),
+                app,
                 lifespan="off",
                 log_level="warning",
                 access_log=False,
                 timeout_graceful_shutdown=math.ceil(config.drain_timeout + _LAST_ANSWERS_S),
+                **tls_options(config),
             )
         )
-        signals.serving(engine, server)
+        signals.serving(engine, server, app.state.server.phase)
         _announce(engine, config, listener)
         await server.serve(sockets=[listener])
     except asyncio.CancelledError:
@@ -86,7 +93,7 @@ def _announce(engine: AsyncEngine, config: ServerConfig, listener: socket.socket
         f"{render(engine.plan)}\n\n"
         f"cache: {ready.num_blocks} blocks of {ready.block_size} tokens; "
         f"longest sequence: {ready.max_model_len}\n"
-        f"serving on http://{host}:{listener.getsockname()[1]}/v1",
+        f"serving on {'https' if config.tls_cert else 'http'}://{host}:{listener.getsockname()[1]}/v1",
         file=sys.stderr,
         flush=True,
     )
@@ -102,28 +109,38 @@ class _Server(uvicorn.Server):
 class _Signals:
     """Ends what is going on: loading, serving, or the wait for open requests."""
 
-    def __init__(self, drain_s: float) -> None:
+    def __init__(self, config: ServerConfig) -> None:
         self.taken: int | None = None
-        self._drain_s = drain_s
+        self._config = config
         self._loading = asyncio.current_task()
         self._engine: AsyncEngine | None = None
         self._server: uvicorn.Server | None = None
+        self._phase: Phase | None = None
         self._closing: asyncio.Task[None] | None = None
 
-    def serving(self, engine: AsyncEngine, server: uvicorn.Server) -> None:
+    def serving(self, engine: AsyncEngine, server: uvicorn.Server, phase: Phase) -> None:
         """From now on there is something to drain."""
-        self._engine, self._server, self._loading = engine, server, None
+        self._engine, self._server, self._phase = engine, server, phase
+        self._loading = None
 
     def take(self, number: int) -> None:
         if self.taken is not None:
+            self._stop_listening()
             self._close_engine()
             return
         self.taken = number
         if self._loading is not None:
             self._loading.cancel()
+        if self._phase is not None:
+            self._phase.draining = True
+            delay = self._config.drain_delay
+            loop = asyncio.get_running_loop()
+            loop.call_later(delay, self._stop_listening)
+            loop.call_later(delay + self._config.drain_timeout, self._close_engine)
+
+    def _stop_listening(self) -> None:
         if self._server is not None:
             self._server.should_exit = True
-            asyncio.get_running_loop().call_later(self._drain_s, self._close_engine)
 
     def _close_engine(self) -> None:
         """Open requests are answered with an error, which ends the server's wait for them."""

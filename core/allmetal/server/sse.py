@@ -6,17 +6,19 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
 from allmetal.errors import AllmetalError
+from allmetal.server import context
 from allmetal.server.errors import body_of
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
+COMMENT = b": still here\n\n"
 log = logging.getLogger(__name__)
 
 
@@ -28,49 +30,90 @@ def event(body: object) -> bytes:
     return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
-class EventStream(StreamingResponse):
+class EventStream(Response):
     """Each item of `events` as it comes, then `[DONE]`.
 
     The first item is awaited before anything is sent, so that what is wrong with a request is
-    still an HTTP status.  An error after that is an event with an `error`, and no `[DONE]`.
-    `events` is closed when the client leaves.
+    still an HTTP status; but not beyond `context.keep_alive_s`, for proxies close what is silent.
+    An error after that is an event with an `error`, and no `[DONE]`.  `events` is closed when the
+    client leaves.
     """
 
-    def __init__(self, first: object, events: AsyncGenerator[object, None]) -> None:
+    media_type = "text/event-stream"
+
+    def __init__(self, first: asyncio.Future[object], events: AsyncGenerator[object, None]) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]  # it is not known
+        self._first = first
         self._events = events
-        super().__init__(
-            self._encoded(first),
-            media_type="text/event-stream",
-            headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
-        )
+        self._last_sent = 0.0
 
     @classmethod
     async def start(cls, receive: Receive, events: AsyncGenerator[object, None]) -> EventStream:
+        first = asyncio.ensure_future(anext(events))
         try:
-            return cls(await unless_disconnected(receive, anext(events)), events)
+            silence = asyncio.wait((first,), timeout=context.keep_alive_s.get() or None)
+            await unless_disconnected(receive, silence)
+            if first.done():
+                first.result()
         except BaseException:
+            await _cancelled(first)
             await events.aclose()
             raise
+        return cls(first, events)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await unless_disconnected(receive, self.stream_response(send))
+            await unless_disconnected(receive, self._stream(send))
         except ClientGoneError:
             pass
         finally:
+            await _cancelled(self._first)
             await self._events.aclose()
 
-    async def _encoded(self, first: object) -> AsyncGenerator[bytes, None]:
-        yield event(first)
+    async def _stream(self, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        self._last_sent = loop.time()
+        beat = asyncio.create_task(self._keep_alive(send))
         try:
-            async for item in self._events:
-                yield event(item)
-        except Exception as error:  # the status is sent: tell it in the stream
-            if not isinstance(error, AllmetalError):
-                log.exception("a stream failed")
-            yield event(body_of(error))
-        else:
-            yield DONE
+            try:
+                await send(_part(event(await self._first)))
+                async for item in self._events:
+                    await send(_part(event(item)))
+                    self._last_sent = loop.time()
+                end = DONE
+            except Exception as error:  # the status is sent: tell it in the stream
+                if not isinstance(error, AllmetalError):
+                    log.exception("a stream failed")
+                end = event(body_of(error))
+        finally:
+            await _cancelled(beat)
+        await send({"type": "http.response.body", "body": end, "more_body": False})
+
+    async def _keep_alive(self, send: Send) -> None:
+        """A comment, which clients pass over, after each silence."""
+        interval, loop = context.keep_alive_s.get(), asyncio.get_running_loop()
+        while interval:
+            silent = loop.time() - self._last_sent
+            if silent >= interval:
+                await send(_part(COMMENT))
+                self._last_sent, silent = loop.time(), 0.0
+            await asyncio.sleep(interval - silent)
+
+
+def _part(body: bytes) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": True}
+
+
+async def _cancelled(task: asyncio.Future[Any]) -> None:
+    if not task.done():
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    elif not task.cancelled():
+        task.exception()  # it has been told, or nobody listens
 
 
 async def unless_disconnected(receive: Receive, work: Awaitable[T]) -> T:
@@ -84,10 +127,7 @@ async def unless_disconnected(receive: Receive, work: Awaitable[T]) -> T:
         return task.result()
     finally:
         for each in (task, gone):
-            if not each.done():
-                each.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await each
+            await _cancelled(each)
 
 
 async def _disconnected(receive: Receive) -> None:

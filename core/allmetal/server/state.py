@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +15,15 @@ from allmetal.engine.async_engine import AsyncEngine
 from allmetal.engine.defaults import sampling_defaults
 from allmetal.engine.output import Prompt
 from allmetal.request import RequestOutput, SamplingParams
-from allmetal.server.errors import ModelNotFoundError, StepFailedError
+from allmetal.server.errors import ModelNotFoundError, StepFailedError, TookTooLongError
 from allmetal.server.metrics import Metrics
+
+
+@dataclass(slots=True)
+class Phase:
+    """Where in its life the server is."""
+
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +34,8 @@ class ServerState:
     model_name: str
     metrics: Metrics
     sampling_defaults: Mapping[str, Any]
-    api_key: str | None = None
+    request_timeout: float | None = None
+    phase: Phase = field(default_factory=Phase)
     created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
@@ -38,7 +47,7 @@ class ServerState:
             model_name=name,
             metrics=Metrics(name),
             sampling_defaults=recommended if config.generation_defaults else {},
-            api_key=config.api_key,
+            request_timeout=config.request_timeout,
         )
 
     def check_model(self, name: str | None) -> None:
@@ -57,7 +66,10 @@ class ServerState:
         priority: int,
         cache_salt: str,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """The engine's outputs, measured.  Raises StepFailedError if the device failed."""
+        """The engine's outputs, measured.
+
+        Raises StepFailedError if the device failed, TookTooLongError where time is limited.
+        """
         outputs = self.metrics.observe(
             self.engine.generate(
                 prompt,
@@ -67,6 +79,8 @@ class ServerState:
                 cache_salt=cache_salt,
             )
         )
+        if self.request_timeout is not None:
+            outputs = _within(self.request_timeout, outputs)
         try:
             async for output in outputs:
                 if output.error is not None:
@@ -74,6 +88,26 @@ class ServerState:
                 yield output
         finally:
             await outputs.aclose()
+
+
+async def _within(
+    seconds: float, outputs: AsyncGenerator[RequestOutput, None]
+) -> AsyncGenerator[RequestOutput, None]:
+    deadline = asyncio.get_running_loop().time() + seconds
+    try:
+        while True:
+            async with asyncio.timeout_at(deadline):
+                output = await anext(outputs)
+            yield output
+    except StopAsyncIteration:
+        return
+    except TimeoutError:
+        raise TookTooLongError(
+            f"the request did not end within {seconds:g} seconds",
+            hint="ask for fewer tokens, or start the server with a larger --request-timeout",
+        ) from None
+    finally:
+        await outputs.aclose()
 
 
 def state_of(request: Request) -> ServerState:

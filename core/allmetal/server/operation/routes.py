@@ -13,6 +13,7 @@ from allmetal import __version__
 from allmetal.engine.engine import EngineStats
 from allmetal.errors import AllmetalError
 from allmetal.platform.render import to_json
+from allmetal.server import errors
 from allmetal.server.metrics import Metrics
 from allmetal.server.responses import JSON
 from allmetal.server.state import state_of
@@ -25,6 +26,8 @@ def routes() -> list[BaseRoute]:
     return [
         Route("/v1/platform", platform),
         Route("/health", health),
+        Route("/ready", ready),
+        Route("/load", load),
         Route("/metrics", metrics),
         Route("/version", version),
     ]
@@ -36,6 +39,28 @@ async def health(request: Request) -> Response:
     if error is None:
         return JSON({"status": "ok"})
     return JSON({"status": "dead", "reason": error.message}, status_code=503)
+
+
+async def ready(request: Request) -> Response:
+    """200 while new requests are taken; 503 while starting again, draining, or dead."""
+    state = state_of(request)
+    if state.phase.draining:
+        return errors.response(errors.NotReadyError("the server is being stopped"))
+    if (error := state.engine.error) is not None:
+        return errors.response(error)
+    return JSON({"status": "ready"})
+
+
+async def load(request: Request) -> Response:
+    """How busy the engine is, for balancers: sequences, and the share of the cache in use."""
+    stats = await state_of(request).engine.stats()
+    return JSON(
+        {
+            "running": stats.num_running,
+            "waiting": stats.num_waiting,
+            "kv_cache_usage": stats.kv_usage,
+        }
+    )
 
 
 async def metrics(request: Request) -> Response:

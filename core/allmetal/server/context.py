@@ -1,0 +1,11 @@
+"""What is known of the request at hand, wherever its work is done."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+"""As the client or we named it; "" outside of a request."""
+
+keep_alive_s: ContextVar[float] = ContextVar("keep_alive_s", default=0.0)
+"""The longest silence of a stream; 0: any."""
