@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from shapes import SHAPES, write
 
 from allmetal.config import EngineConfig
 from allmetal.engine.engine import Engine
@@ -26,37 +27,6 @@ from allmetal.request import Request, SamplingParams
 
 WARMUP = 30
 PROMPT = 32
-_QWEN3 = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 151936,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1000000,
-    "max_position_embeddings": 40960,
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "torch_dtype": "bfloat16",
-}
-SHAPES: dict[str, dict[str, Any]] = {
-    "qwen3-0.6b": {
-        **_QWEN3,
-        "hidden_size": 1024,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "tie_word_embeddings": True,
-    },
-    "qwen3-8b": {
-        **_QWEN3,
-        "hidden_size": 4096,
-        "intermediate_size": 12288,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "tie_word_embeddings": False,
-    },
-}
 
 
 def main() -> None:
@@ -70,7 +40,7 @@ def main() -> None:
     parser.add_argument("--profile", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(SHAPES[asked.shape]))
+        write(asked.shape, Path(folder))
         began = time.perf_counter()
         engine = Engine.from_config(
             EngineConfig(

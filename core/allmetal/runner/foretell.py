@@ -6,9 +6,7 @@ that its layers bind are noted down.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 
 import torch
 
@@ -16,10 +14,11 @@ from allmetal.checkpoint.contract import Checkpoint
 from allmetal.config import EngineConfig
 from allmetal.platform import reference
 from allmetal.platform.contract import Platform
-from allmetal.platform.kv import DTYPE_BYTES, KVSpec
+from allmetal.platform.kv import KVSpec
 from allmetal.platform.plan import Plan
 from allmetal.platform.select import Choice, Kernels, with_reference
 from allmetal.platform.specs import DecodeStateSpec, SamplingSpec
+from allmetal.runner.memory import weight_bytes
 from allmetal.runner.rank import build_context
 from allmetal_models.registry import build_model
 
@@ -47,18 +46,5 @@ def foretell(
     return Foretold(
         choices=kernels.choices,
         kv_specs=model.kv_specs,
-        weight_bytes=_kept(plan, model.weight_shapes),
+        weight_bytes=weight_bytes(plan, model.weight_shapes),
     )
-
-
-def _kept(plan: Plan, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Blocks of a quantised checkpoint stay what they are; dense tensors take the plan's dtype, and
-    matrices one byte a value and a scale a row where they are quantised while loading."""
-    if plan.model.quantization is not None:
-        return plan.model.parameter_bytes
-    itemsize = DTYPE_BYTES[plan.dtype]
-    total = 0
-    for name, shape in shapes.items():
-        shrinks = plan.quantization == "int8" and len(shape) == 2 and "embed" not in name
-        total += prod(shape) + 4 * shape[0] if shrinks else prod(shape) * itemsize
-    return total

@@ -13,7 +13,7 @@ from allmetal.platform.contract import OpenOptions, Platform
 from allmetal.platform.kv import CacheLayout, KVSpec
 from allmetal.platform.plan import Plan
 from allmetal.runner.foretell import Foretold
-from allmetal.runner.rank import graph_bytes, kv_bytes, step_bytes
+from allmetal.runner.memory import graph_bytes, kv_bytes, step_bytes
 
 _LENGTHS = (1024, 4096, 16384, 65536)
 _BAR = 24

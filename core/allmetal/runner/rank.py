@@ -10,28 +10,17 @@ import torch
 from allmetal.checkpoint import open_checkpoint
 from allmetal.checkpoint.contract import Checkpoint
 from allmetal.config import EngineConfig
-from allmetal.errors import ConfigError
 from allmetal.executor.contract import LoadedModel
 from allmetal.platform import reference
 from allmetal.platform.contract import Device, OpenOptions, Platform
 from allmetal.platform.plan import Plan
 from allmetal.platform.select import Kernels, with_reference
+from allmetal.runner.memory import check_room, kv_bytes, weight_bytes
 from allmetal.runner.model_runner import ModelRunner
 from allmetal.runner.weights import WeightReader, dummy_readers, weight_format, weight_readers
 from allmetal_models.base import CausalLM
 from allmetal_models.context import BuildContext
 from allmetal_models.registry import build_model
-
-ACTIVATION_WIDTH = 24
-"""Values of the hidden size's width that a forward pass holds for each token at most: the stream,
-its norm, queries, keys, values, and both halves of a wide MLP."""
-LOGIT_COPIES = 4
-"""The logits, their edited and their sorted copies, and a sum over them."""
-LAUNCHES_OF_A_LAYER = 1 << 16
-"""Bytes a device keeps for what it was told to launch: some ten kernels and their arguments.
-Measured: 31 KiB."""
-WORKSPACE = 160 << 20
-"""Bytes that kernels take for their code and for themselves.  Measured: 140 MiB."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +46,8 @@ def build_rank(
     *,
     progress: bool = False,
 ) -> Rank:
-    """Build the model and load its weights.  Raises ModelError or ConfigError with a hint."""
+    """Build the model and load its weights.  Raises ModelError or ConfigError with a hint, where
+    memory is too small before anything is loaded."""
     offered = with_reference(platform.kernels(plan.device), reference.kernels())
     kernels = Kernels(offered, explicit=config.kernel)
     before = device.memory().free
@@ -65,6 +55,7 @@ def build_rank(
     try:
         where = torch.device(device.torch_device)
         model = build_model(checkpoint.config, build_context(plan, where, kernels, checkpoint))
+        check_room(plan, before, weight_bytes(plan, model.weight_shapes))
         runner = ModelRunner(plan, device, model, kernels)
         model.load_weights(_readers(checkpoint, plan, model, where, progress=progress))
     finally:
@@ -109,57 +100,3 @@ def _taken(before: int, after: int, plan: Plan) -> int:
     says less than half of what the checkpoint holds, that counts instead."""
     measured, stored = before - after, plan.model.parameter_bytes
     return measured if measured > stored // 2 else stored
-
-
-def kv_bytes(plan: Plan, free_before: int, weights: int, free_now: int) -> int:
-    """What keys and values may take: the plan's bytes, or its share of what was free before
-    loading, less weights and a step's own needs.  ConfigError if nothing is left."""
-    gib = float(1 << 30)
-    if plan.kv_cache_memory is not None:
-        if plan.kv_cache_memory > free_now:
-            raise ConfigError(
-                f"{plan.kv_cache_memory / gib:.2f} GiB of cache memory were asked for, and"
-                f" {free_now / gib:.2f} GiB are free after loading the model",
-                hint=f"--kv-cache-memory {int(free_now * 0.9)}, or less",
-            )
-        return plan.kv_cache_memory
-    step, graphs = step_bytes(plan), graph_bytes(plan)
-    share = int(plan.memory_fraction * free_before)
-    left = min(share - weights, free_now) - step - graphs
-    if left <= 0:
-        raise ConfigError(
-            f"no memory is left for keys and values: {plan.memory_fraction:.0%} of"
-            f" {free_before / gib:.2f} GiB, less {weights / gib:.2f} GiB of weights and"
-            f" {step / gib:.2f} GiB that a step needs and {graphs / gib:.2f} GiB for recorded ones",
-            hint="a smaller or quantised model, a larger --memory-fraction, fewer"
-            " --max-num-seqs, or smaller --max-num-batched-tokens",
-        )
-    return left
-
-
-def step_bytes(plan: Plan) -> int:
-    """Bytes beside weights and cache, estimated from above: activations of the largest step,
-    logits, and the sequences' state."""
-    itemsize: int = getattr(torch, plan.dtype).itemsize
-    model = plan.model
-    activations = plan.max_num_batched_tokens * model.hidden_size * ACTIVATION_WIDTH * itemsize
-    rows = min(plan.max_num_seqs, plan.max_num_batched_tokens)
-    logits = rows * model.vocab_size * 4 * LOGIT_COPIES
-    state = plan.max_num_seqs * plan.max_model_len * 5
-    return activations + logits + state
-
-
-def graph_bytes(plan: Plan) -> int:
-    """Bytes that recorded steps keep, estimated from above: what the largest makes, in which the
-    others find room, its logits and hidden states, and the launches of each."""
-    if not plan.graph_sizes:
-        return 0
-    itemsize: int = getattr(torch, plan.dtype).itemsize
-    model, rows, tokens = plan.model, max(plan.graph_sizes), max(plan.graph_tokens, default=0)
-    decode = rows * (model.hidden_size * ACTIVATION_WIDTH + model.vocab_size)
-    mixed = tokens * model.hidden_size * ACTIVATION_WIDTH
-    kept = rows * model.vocab_size * 4 + tokens * model.hidden_size * itemsize
-    tables = (plan.max_num_seqs + 1) * (plan.max_model_len // plan.block_size + 1) * 4
-    graphs = len(plan.graph_sizes) + len(plan.graph_tokens)
-    launches = graphs * model.num_layers * LAUNCHES_OF_A_LAYER
-    return max(decode, mixed) * itemsize + kept + tables + launches + WORKSPACE

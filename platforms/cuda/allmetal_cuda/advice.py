@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from allmetal.platform.contract import Advice, DeviceInfo, ModelFacts
 
-MAX_SEQS = 256
-_LARGE = 40 << 30
+_LARGE, _HUGE = 40 << 30, 70 << 30
 _SECONDS_TO_LAUNCH_A_LAYER = 3e-4
 """Ten kernels from Python; 4.4e-4 were measured."""
 _OPERATIONS_PER_SECOND = 5e14
@@ -15,6 +14,7 @@ _OPERATIONS_PER_SECOND = 5e14
 def advise(device: DeviceInfo, model: ModelFacts) -> Advice:
     dtype, reason = _dtype(model.dtype)
     large = device.total_memory >= _LARGE
+    most = max_seqs(device)
     return Advice(
         dtype=dtype,
         dtype_reason=reason,
@@ -22,11 +22,17 @@ def advise(device: DeviceInfo, model: ModelFacts) -> Advice:
         # A step of this many tokens runs at the speed of the matrix units; a longer one would
         # only keep those who decode waiting.
         max_num_batched_tokens=8192 if large else 2048,
-        max_num_seqs=MAX_SEQS,
+        max_num_seqs=most,
         kv_memory_fraction=0.9,
-        graph_sizes=graph_sizes(MAX_SEQS),
+        graph_sizes=graph_sizes(most),
         graph_tokens=graph_tokens(model),
     )
+
+
+def max_seqs(device: DeviceInfo) -> int:
+    """Each step reads the weights once for all its sequences, so many should share it; but their
+    state and logits take memory, some 4 GiB for the most of them."""
+    return 1024 if device.total_memory >= _HUGE else 256
 
 
 def _dtype(asked: str) -> tuple[str, str]:
@@ -39,6 +45,7 @@ def _dtype(asked: str) -> tuple[str, str]:
 def graph_sizes(most: int) -> tuple[int, ...]:
     """Sequences a recorded step may have, up to `most`: close enough that padding costs little."""
     sizes = [1, 2, 4, *range(8, 129, 8), *range(144, 257, 16), *range(288, 513, 32)]
+    sizes += range(640, 1025, 128)
     return tuple(size for size in sizes if size <= most)
 
 

@@ -128,6 +128,13 @@ def test_recorded_sizes_leave_little_padding() -> None:
         assert padded - size < max(8, size // 8 + 1)
 
 
+def test_a_large_card_runs_more_sequences_at_once() -> None:
+    sizes = {40: 256, 79: 1024, 141: 1024}
+    for gib, most in sizes.items():
+        advice = advise(replace(H200, total_memory=gib << 30), MODEL)
+        assert advice.max_num_seqs == most == max(advice.graph_sizes)
+
+
 def test_cublas_takes_dense_weights_of_the_models_dtype() -> None:
     spec = LinearSpec(
         dtype="bfloat16",

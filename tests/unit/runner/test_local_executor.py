@@ -14,8 +14,10 @@ import torch
 from allmetal.config import EngineConfig
 from allmetal.errors import AllmetalError, ConfigError
 from allmetal.executor.local import LocalExecutor
+from allmetal.platform.contract import Memory
 from allmetal.platform.kv import CacheLayout, KVGroup
-from allmetal.runner.rank import graph_bytes, kv_bytes, step_bytes
+from allmetal.runner import rank
+from allmetal.runner.memory import check_room, graph_bytes, kv_bytes, step_bytes
 
 PROMPT = [5, 17, 80, 3, 9, 9, 41]
 Mode = str
@@ -143,6 +145,30 @@ def test_asked_cache_memory_is_given_or_refused(make_plan: Any) -> None:
 def test_no_memory_left_is_an_error_that_says_what_took_it(make_plan: Any) -> None:
     with pytest.raises(ConfigError, match="no memory is left"):
         kv_bytes(make_plan("llama", 97), 1 << 20, 1 << 20, 0)
+
+
+def test_weights_that_do_not_fit_are_refused_with_both_sizes(make_plan: Any) -> None:
+    plan = make_plan("llama", 97)
+    check_room(plan, 1 << 30, 1 << 20)
+    with pytest.raises(ConfigError, match=r"take 131\.20 GiB in float32, .* has 79\.10 GiB free"):
+        check_room(plan, int(79.1 * 2**30), int(131.2 * 2**30))
+
+
+def test_a_model_too_large_for_the_device_is_refused_before_it_is_loaded(
+    folder: Path,
+    make_plan: Any,
+    platform_of: Any,
+    host_device: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(type(host_device), "memory", lambda _: Memory(free=10_000, total=1 << 30))
+    monkeypatch.setattr(rank, "_readers", lambda *_, **__: pytest.fail("it was loaded"))
+    platform = platform_of(host_device)
+    executor = LocalExecutor(
+        EngineConfig(model=str(folder)), make_plan("llama", 97), platform=platform
+    )
+    with pytest.raises(ConfigError, match=r"the model's weights take 0\.00 GiB"):
+        executor.load()
 
 
 def test_memory_for_recorded_steps_is_set_aside(make_plan: Any) -> None:
