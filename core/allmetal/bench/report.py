@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import distributions
-from pathlib import Path
 from typing import Any
 
-from allmetal import __version__
+from allmetal.bench.machine import machine
 from allmetal.engine.engine import Engine
 from allmetal.platform.render import title, to_json
-
-_TOLD = ("torch", "numpy", "triton", "tokenizers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,46 +91,11 @@ def environment(engine: Engine, command: Sequence[str]) -> dict[str, object]:
     assert engine.plan is not None
     device = engine.plan.device
     return {
-        "command": list(command),
-        "commit": commit(),
+        **machine(command),
         "device": device.name,
         "driver": device.driver,
         "arch": device.arch,
         "traits": dict(device.traits),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "versions": versions(),
-        "cores": os.cpu_count(),
-        "load_before": os.getloadavg() if hasattr(os, "getloadavg") else None,
         "weight_bytes": engine.loaded.weight_bytes,
         "cache_blocks": engine.layout.num_blocks,
     }
-
-
-def versions() -> dict[str, str]:
-    """Of our distributions and of the libraries that compute."""
-    found = {"allmetal": __version__}
-    for distribution in distributions():
-        name = distribution.metadata["Name"] or ""
-        if name in _TOLD or name.startswith("allmetal"):
-            found[name] = distribution.version
-    return dict(sorted(found.items()))
-
-
-def commit() -> str | None:
-    """Of the checkout this code lies in, with "+" if it was changed; None outside of one."""
-    here = Path(__file__).parent
-    try:
-        head = _git(here, "rev-parse", "HEAD")
-        # Only a checkout of ours has this file under version control.
-        _git(here, "ls-files", "--error-unmatch", Path(__file__).name)
-        return head + ("+" if _git(here, "status", "--porcelain", "-uno") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10, check=True
-    )
-    return done.stdout.strip()

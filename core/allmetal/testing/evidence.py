@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from allmetal.bench.report import commit
+from allmetal.bench.machine import commit
 from allmetal.platform.capabilities import FEATURES, capability
 from allmetal.platform.contract import DeviceInfo, Platform
 from allmetal.platform.evidence import FORMAT, Tally

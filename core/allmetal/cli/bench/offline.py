@@ -9,24 +9,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from allmetal.bench.settings import LatencySettings, ThroughputSettings
-from allmetal.cli import common
 from allmetal.cli.options import add_options, engine_options, given
 from allmetal.config import EngineConfig
 
-KINDS = {
-    "latency": "one request at a time: time to the first token, time per token",
-    "throughput": "many requests at once: tokens and requests per second",
-}
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
-    for kind, summary in KINDS.items():
-        sub = kinds.add_parser(kind, help=summary, description=summary, parents=[common()])
-        sub.add_argument("model", metavar="MODEL", help="a folder, a .gguf file, or a hub name")
-        sub.add_argument("--json", metavar="FILE", type=Path, help="write everything there too")
-        add_options(sub, _settings(kind), group="workload")
-        add_options(sub, EngineConfig, skip=("model",))
+def add_arguments(parser: argparse.ArgumentParser, kind: str) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a folder, a .gguf file, or a hub name")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write everything there too")
+    add_options(parser, _settings(kind), group="workload")
+    add_options(parser, EngineConfig, skip=("model",))
 
 
 def _settings(kind: str) -> type[LatencySettings] | type[ThroughputSettings]:
