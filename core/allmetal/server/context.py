@@ -7,5 +7,8 @@ from contextvars import ContextVar
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """As the client or we named it; "" outside of a request."""
 
+anthropic: ContextVar[bool] = ContextVar("anthropic", default=False)
+"""Whether the client speaks that API, which has errors of another shape."""
+
 keep_alive_s: ContextVar[float] = ContextVar("keep_alive_s", default=0.0)
 """The longest silence of a stream; 0: any."""

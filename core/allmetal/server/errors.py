@@ -1,4 +1,4 @@
-"""Errors as HTTP answers, in the OpenAI API's shape."""
+"""Errors as HTTP answers, in the shape of the API that the client speaks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from allmetal.errors import AllmetalError, BusyError, EngineDeadError, RequestError
+from allmetal.errors import (
+    AllmetalError,
+    BusyError,
+    EngineDeadError,
+    RequestError,
+    UnavailableError,
+)
 from allmetal.server import context
 from allmetal.server.responses import JSON
 
 
 class ModelNotFoundError(RequestError):
     """The request names a model that is not served here."""
+
+
+class NotFoundError(RequestError):
+    """The request names something that was kept here, and is not."""
 
 
 class WrongKeyError(RequestError):
@@ -50,13 +60,27 @@ class Answer:
 _OURS: tuple[tuple[type[AllmetalError], Answer], ...] = (
     (WrongKeyError, Answer(401, "authentication_error", "invalid_api_key")),
     (ModelNotFoundError, Answer(404, "invalid_request_error", "model_not_found")),
+    (NotFoundError, Answer(404, "invalid_request_error", "not_found")),
     (BodyTooLargeError, Answer(413, "invalid_request_error", "body_too_large")),
     (TookTooLongError, Answer(504, "timeout", "request_timeout")),
     (BusyError, Answer(429, "rate_limit_error", "too_many_waiting", retry_after_s=1)),
     (RequestError, Answer(400, "invalid_request_error")),
     (EngineDeadError, Answer(503, "service_unavailable", "engine_dead", retry_after_s=5)),
+    (UnavailableError, Answer(501, "not_supported", "not_supported")),
     (NotReadyError, Answer(503, "service_unavailable", "not_ready", retry_after_s=2)),
 )
+_ANTHROPIC = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    501: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Status -> that API's word for it."""
 _BUG = Answer(500, "internal_error")
 
 
@@ -74,12 +98,21 @@ def body_of(error: Exception) -> dict[str, Any]:
 
 
 def _body(answer: Answer, message: str, hint: str | None = None) -> dict[str, Any]:
+    if context.anthropic.get():
+        return _anthropic(answer, message, hint)
     error = {"message": message, "type": answer.type, "param": None, "code": answer.code}
     if hint:
         error["hint"] = hint
     if request_id := context.request_id.get():
         error["request_id"] = request_id
     return {"error": error}
+
+
+def _anthropic(answer: Answer, message: str, hint: str | None) -> dict[str, Any]:
+    """`{type: "error", error: {type, message, hint}, request_id}`."""
+    kind = _ANTHROPIC.get(answer.status, "invalid_request_error")
+    error = {"type": kind, "message": message, **({"hint": hint} if hint else {})}
+    return {"type": "error", "error": error, "request_id": context.request_id.get()}
 
 
 def response(error: Exception) -> JSON:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,26 +31,50 @@ def event(body: object) -> bytes:
     return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """How one API writes its streams: an item, what went wrong, and what comes at the end."""
+
+    item: Callable[[Any], bytes] = event
+    failed: Callable[[Exception], bytes]
+    end: bytes = b""
+
+
+def named(body: Mapping[str, Any]) -> bytes:
+    """An event that says its type beside the data, for clients that look there."""
+    return f"event: {body['type']}\n".encode() + event(body)
+
+
+OPENAI = Wire(failed=lambda error: event(body_of(error)), end=DONE)
+
+
 class EventStream(Response):
-    """Each item of `events` as it comes, then `[DONE]`.
+    """Each item of `events` as it comes, then the end of its `wire`.
 
     The first item is awaited before anything is sent, so that what is wrong with a request is
     still an HTTP status; but not beyond `context.keep_alive_s`, for proxies close what is silent.
-    An error after that is an event with an `error`, and no `[DONE]`.  `events` is closed when the
-    client leaves.
+    An error after that is an event, and no end follows.  `events` is closed when the client leaves.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: asyncio.Future[object], events: AsyncGenerator[object, None]) -> None:
+    def __init__(
+        self,
+        first: asyncio.Future[object],
+        events: AsyncGenerator[object, None],
+        wire: Wire = OPENAI,
+    ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]  # it is not known
         self._first = first
         self._events = events
+        self._wire = wire
         self._last_sent = 0.0
 
     @classmethod
-    async def start(cls, receive: Receive, events: AsyncGenerator[object, None]) -> EventStream:
+    async def start(
+        cls, receive: Receive, events: AsyncGenerator[object, None], wire: Wire = OPENAI
+    ) -> EventStream:
         first = asyncio.ensure_future(anext(events))
         try:
             silence = asyncio.wait((first,), timeout=context.keep_alive_s.get() or None)
@@ -60,7 +85,7 @@ class EventStream(Response):
             await _cancelled(first)
             await events.aclose()
             raise
-        return cls(first, events)
+        return cls(first, events, wire)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -72,22 +97,22 @@ class EventStream(Response):
             await self._events.aclose()
 
     async def _stream(self, send: Send) -> None:
-        loop = asyncio.get_running_loop()
+        loop, wire = asyncio.get_running_loop(), self._wire
         start = {"type": "http.response.start", "status": self.status_code}
         await send({**start, "headers": self.raw_headers})
         self._last_sent = loop.time()
         beat = asyncio.create_task(self._keep_alive(send))
         try:
             try:
-                await send(_part(event(await self._first)))
+                await send(_part(wire.item(await self._first)))
                 async for item in self._events:
-                    await send(_part(event(item)))
+                    await send(_part(wire.item(item)))
                     self._last_sent = loop.time()
-                end = DONE
+                end = wire.end
             except Exception as error:  # the status is sent: tell it in the stream
                 if not isinstance(error, AllmetalError):
                     log.exception("a stream failed")
-                end = event(body_of(error))
+                end = wire.failed(error)
         finally:
             await _cancelled(beat)
         await send({"type": "http.response.body", "body": end, "more_body": False})

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from allmetal.server import context
 
 HEADER = b"x-request-id"
+ANTHROPIC = "/v1/messages"
 
 # It goes into logs and headers as it is, so it must be short and plain.
 _FIT = re.compile(rb"[\x21-\x7e]{1,128}")
@@ -30,6 +31,7 @@ class Entry:
         name = given if _FIT.fullmatch(given) else uuid.uuid4().hex.encode()
         context.request_id.set(name.decode())
         context.keep_alive_s.set(self._keep_alive_s)
+        context.anthropic.set(scope["path"].startswith(ANTHROPIC))
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
