@@ -24,7 +24,7 @@ _GEMMA3: HFConfig = {
     "sliding_window": 4096,
     "sliding_window_pattern": 6,
 }
-_OLMO: HFConfig = {"rms_norm_eps": 1e-5}
+_EPS: HFConfig = {"rms_norm_eps": 1e-5}
 
 DEFAULTS: Mapping[str, HFConfig] = {
     "gemma": {**_GEMMA, "hidden_act": "gelu_pytorch_tanh"},
@@ -40,6 +40,16 @@ DEFAULTS: Mapping[str, HFConfig] = {
     "gemma3": _GEMMA3,
     "gemma3_text": _GEMMA3,
     "glm4": {"head_dim": 128, "attention_bias": True},
+    "glm4_moe": {
+        "rms_norm_eps": 1e-5,
+        "attention_bias": False,
+        "use_qk_norm": False,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.0,
+    },
     "granite": {
         "embedding_multiplier": 1.0,
         "attention_multiplier": 1.0,
@@ -47,11 +57,15 @@ DEFAULTS: Mapping[str, HFConfig] = {
         "logits_scaling": 1.0,
     },
     "mistral": {"sliding_window": 4096},
-    "olmo2": _OLMO,
-    "olmo3": {**_OLMO, "sliding_window": 4096, "sliding_window_pattern": 4},
-    "phi3": {"rms_norm_eps": 1e-5},
+    "mixtral": _EPS,
+    "olmo2": _EPS,
+    "olmo3": {**_EPS, "sliding_window": 4096, "sliding_window_pattern": 4},
+    "olmoe": _EPS,
+    "phi3": _EPS,
     "qwen2": {"sliding_window": 4096, "max_window_layers": 28},
+    "qwen2_moe": {"qkv_bias": True, "sliding_window": 4096, "max_window_layers": 28},
     "qwen3": {"head_dim": 128, "sliding_window": 4096, "max_window_layers": 28},
+    "qwen3_moe": {"norm_topk_prob": False},
     "smollm3": {"tie_word_embeddings": True, "no_rope_layer_interval": 4},
 }
 

@@ -10,6 +10,7 @@ from allmetal.platform.contract import ModelFacts
 from allmetal.platform.kv import DTYPE_BYTES
 from allmetal_models.config import DecoderConfig, HFConfig, decoder_config, text_config
 from allmetal_models.defaults import complete
+from allmetal_models.moe_config import MoEConfig, moe_config
 from allmetal_models.registry import find
 from allmetal_models.rope_config import longest_sequence
 
@@ -47,7 +48,7 @@ def facts(hf: HFConfig, tensors: Mapping[str, StoredTensor]) -> ModelFacts:
         head_dim=config.head_dim,
         vocab_size=config.vocab_size,
         max_model_len=longest_sequence(text),
-        parameter_bytes=sum(stored) if stored else _dense_bytes(config, dtype),
+        parameter_bytes=sum(stored) if stored else _dense_bytes(config, moe_config(text), dtype),
         quantization="gguf" if any(t.is_blocks for t in tensors.values()) else None,
     )
 
@@ -68,9 +69,15 @@ def _dtype(hf: HFConfig, tensors: Mapping[str, StoredTensor]) -> str:
     return max(_DTYPES, key=lambda dtype: sizes[dtype])
 
 
-def _dense_bytes(c: DecoderConfig, dtype: str) -> int:
+def _dense_bytes(c: DecoderConfig, moe: MoEConfig | None, dtype: str) -> int:
     """Matrices of a decoder; norms and biases are lost in them."""
     attention = 2 * c.hidden_size * c.head_dim * (c.num_heads + c.num_kv_heads)
     mlp = 3 * c.hidden_size * c.intermediate_size
+    experts = 0
+    if moe is not None:
+        width = moe.num_experts * moe.intermediate_size + moe.shared_size
+        experts = c.hidden_size * (3 * width + moe.num_experts)
+    num_sparse = sum(moe.sparse) if moe else 0
+    layers = c.num_layers * attention + (c.num_layers - num_sparse) * mlp + num_sparse * experts
     tables = c.vocab_size * c.hidden_size * (1 if c.tie_embeddings else 2)
-    return (c.num_layers * (attention + mlp) + tables) * DTYPE_BYTES[dtype]
+    return (layers + tables) * DTYPE_BYTES[dtype]

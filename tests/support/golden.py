@@ -147,6 +147,44 @@ CASES: Mapping[str, Callable[[], PretrainedConfig]] = {
         logits_scaling=2.5,
         tie_word_embeddings=True,
     ),
+    "qwen3_moe": case(
+        "Qwen3MoeConfig",
+        head_dim=16,
+        num_experts=7,
+        num_experts_per_tok=3,
+        moe_intermediate_size=24,
+        norm_topk_prob=True,
+        mlp_only_layers=[1],
+    ),
+    "mixtral": case("MixtralConfig", num_local_experts=5, num_experts_per_tok=2),
+    "mixtral-window": case(
+        "MixtralConfig", num_local_experts=3, num_experts_per_tok=1, sliding_window=7
+    ),
+    "olmoe": case("OlmoeConfig", num_experts=6, num_experts_per_tok=4),
+    "qwen2_moe": case(
+        "Qwen2MoeConfig",
+        num_experts=6,
+        num_experts_per_tok=2,
+        moe_intermediate_size=24,
+        shared_expert_intermediate_size=40,
+        decoder_sparse_step=2,
+        use_sliding_window=True,
+        sliding_window=6,
+        max_window_layers=1,
+    ),
+    "glm4_moe": case(
+        "Glm4MoeConfig",
+        head_dim=16,
+        n_routed_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=24,
+        n_shared_experts=2,
+        n_group=4,
+        topk_group=2,
+        routed_scaling_factor=1.7,
+        first_k_dense_replace=1,
+        use_qk_norm=True,
+    ),
     "smollm3": case("SmolLM3Config", no_rope_layer_interval=2),
     "smollm3-window": case(
         "SmolLM3Config",
@@ -185,6 +223,9 @@ def make(config: PretrainedConfig, folder: Path, seed: int = 0) -> PreTrainedMod
                 # A tied model whose embedding outweighs its layers would repeat its input.
                 size = 0.3 if "embed_tokens" in name else 1.3
                 weight.copy_(noise * size / weight.shape[-1] ** 0.5)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # learned, though no gradient reaches it
+                buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
     model.eval().save_pretrained(folder)
     return model
 

@@ -7,7 +7,7 @@ so a platform of a few lines can serve, and gets faster feature by feature.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from allmetal.config import Fallback
@@ -18,6 +18,8 @@ from allmetal.platform.specs import (
     GGUFWeight,
     IntWeight,
     LinearSpec,
+    MoESpec,
+    WeightFormat,
 )
 
 
@@ -154,7 +156,12 @@ REGISTRY: Mapping[str, Feature] = {
     "attention.soft_cap": _attention("attention scores bounded by tanh"),
     "attention.sinks": _attention("a learned logit per head in attention's denominator"),
     "mla": _layer("multi-head latent attention"),
-    "moe": _layer("routed experts"),
+    "moe": Feature(
+        group="layers",
+        doc="routed experts",
+        without="the reference kernels send every token through every expert",
+        everywhere=_REFERENCE,
+    ),
     "lora": _layer("low-rank adapters"),
     "collective.all_reduce": _collective("sums over the ranks of a group"),
     "collective.all_gather": _collective("concatenation over the ranks of a group"),
@@ -176,10 +183,20 @@ def features_of(spec: Spec) -> tuple[str, ...]:
             about += ["attention.sliding_window"] * (spec.window is not None)
             about += ["attention.soft_cap"] * (spec.soft_cap is not None)
             about += ["attention.sinks"] * spec.sinks
-        case LinearSpec(weight=GGUFWeight()):
-            about.append("quant.gguf")
-        case LinearSpec(weight=IntWeight(bits=bits)):
-            about.append(f"quant.int{bits}")
-        case LinearSpec(weight=DenseWeight()) | _:
+        case LinearSpec():
+            about += _quantised(spec.weight)
+        case MoESpec():
+            about += ["moe", *_quantised(spec.gate_up), *_quantised(spec.down)]
+        case _:
             pass
-    return tuple(feature for feature in about if feature in REGISTRY)
+    return tuple(feature for feature in dict.fromkeys(about) if feature in REGISTRY)
+
+
+def _quantised(weight: WeightFormat) -> Sequence[str]:
+    match weight:
+        case GGUFWeight():
+            return ("quant.gguf",)
+        case IntWeight(bits=bits):
+            return (f"quant.int{bits}",)
+        case DenseWeight() | _:
+            return ()

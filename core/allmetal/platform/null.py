@@ -129,6 +129,17 @@ class _Linear:
         return x.new_zeros(x.shape[0], self.spec.out_features)
 
 
+@dataclass(frozen=True, slots=True)
+class _MoE:
+    spec: specs.MoESpec
+
+    def pack(self, gate_up: object, down: object) -> None:
+        """Weights are let go."""
+
+    def __call__(self, x: torch.Tensor, *_: object) -> torch.Tensor:
+        return x.new_zeros(x.shape)
+
+
 def _attention_input(spec: specs.AttentionInputSpec) -> Callable[..., torch.Tensor]:
     return lambda qkv, *_: qkv.new_zeros(qkv.shape[0], spec.num_heads, spec.head_dim)
 
@@ -177,6 +188,7 @@ _OPS: Mapping[str, Callable[[Any], Any]] = {
     "attention_input": _attention_input,
     "decode_state": _DecodeState,
     "linear": _Linear,
+    "moe": _MoE,
     "rms_norm": _rms_norm,
     "gated_activation": _gated_activation,
     "sampling": _sampling,

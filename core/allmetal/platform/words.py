@@ -14,6 +14,7 @@ from allmetal.platform.specs import (
     GGUFWeight,
     IntWeight,
     LinearSpec,
+    MoESpec,
     RMSNormSpec,
     SamplingSpec,
     WeightFormat,
@@ -46,6 +47,11 @@ def problem(spec: object) -> str:
             return _join(spec.dtype, f"of {spec.dim}", "with residual" if spec.residual else "")
         case GatedActivationSpec():
             return _join(spec.dtype, f"{spec.activation} of {spec.dim}")
+        case MoESpec():
+            experts = f"{spec.routing.top_k} of {spec.num_experts} experts"
+            size = f"{spec.hidden_size} -> {spec.intermediate_size}"
+            stored = dict.fromkeys((weight(spec.gate_up), weight(spec.down)))
+            return _join(experts, size, *stored)
         case SamplingSpec():
             return f"vocabulary of {spec.vocab_size}"
         case DecodeStateSpec():

@@ -6,6 +6,7 @@ with the residual stream is left to the next norm, which does it in the same pas
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -13,10 +14,13 @@ import torch
 
 from allmetal.platform.batch import Batch
 from allmetal_models.layers.attention import Attention
-from allmetal_models.layers.mlp import GatedMLP
 from allmetal_models.layers.norm import AddRMSNorm, RMSNorm
 
 Stream: TypeAlias = torch.Tensor | None
+
+
+FeedForward: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+"""x [T, C] -> [T, C], token by token."""
 
 
 class Block(Protocol):
@@ -37,7 +41,7 @@ class PreNormBlock:
     attention_norm: AddRMSNorm
     attention: Attention
     mlp_norm: AddRMSNorm
-    mlp: GatedMLP
+    mlp: FeedForward
     branch_scale: float | None = None
 
     def __call__(
@@ -60,7 +64,7 @@ class SandwichBlock:
     attention: Attention
     attention_out_norm: RMSNorm
     mlp_norm: AddRMSNorm
-    mlp: GatedMLP
+    mlp: FeedForward
     mlp_out_norm: RMSNorm
 
     def __call__(
@@ -78,7 +82,7 @@ class PostNormBlock:
 
     attention: Attention
     attention_out_norm: RMSNorm
-    mlp: GatedMLP
+    mlp: FeedForward
     mlp_out_norm: RMSNorm
 
     def __call__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import torch
@@ -14,6 +14,7 @@ from allmetal.platform.specs import (
     GGUFWeight,
     IntWeight,
     LinearSpec,
+    MoESpec,
     WeightFormat,
 )
 from allmetal_models.context import BuildContext
@@ -69,6 +70,30 @@ def plan_runs(
     return _merge(held)
 
 
+def expert_formats(
+    ctx: BuildContext,
+    spec: MoESpec,
+    gate_up: Sequence[Sequence[Rows]],
+    down: Sequence[Sequence[Rows]],
+    *,
+    whole_rows: bool,
+) -> MoESpec:
+    """`spec` with the formats its experts are held in: one for all gates and ups, one for all
+    downs.  `whole_rows`: the rank keeps all channels of the downs."""
+    stored = replace(spec, gate_up=_common_format(ctx, gate_up), down=_common_format(ctx, down))
+    kept = not isinstance(stored.down, GGUFWeight) or whole_rows
+    if kept and _has_kernel(ctx, stored):
+        return stored
+    return replace(stored, gate_up=_expanded(ctx, stored.gate_up), down=_expanded(ctx, stored.down))
+
+
+def _common_format(ctx: BuildContext, experts: Sequence[Sequence[Rows]]) -> WeightFormat:
+    first, *others = {stored_format(ctx, rows.tensor) for parts in experts for rows in parts}
+    if others or isinstance(first, DenseWeight):
+        return _expanded(ctx, DenseWeight(dtype=ctx.dtype_name))
+    return first
+
+
 def stored_format(ctx: BuildContext, tensor: str) -> WeightFormat:
     """How the checkpoint holds a tensor."""
     try:
@@ -81,16 +106,23 @@ def _held(ctx: BuildContext, spec: LinearSpec, *, whole_rows: bool) -> WeightFor
     match spec.weight:
         case GGUFWeight() if whole_rows and _has_kernel(ctx, spec):
             return spec.weight
+        case _:
+            return _expanded(ctx, spec.weight)
+
+
+def _expanded(ctx: BuildContext, stored: WeightFormat) -> WeightFormat:
+    """How a weight is held that no kernel takes as it is stored."""
+    match stored:
         case DenseWeight() | GGUFWeight():
             # The plan has settled that the platform does int8, if only by the reference kernel.
             return INT8 if ctx.quantization == "int8" else DenseWeight(dtype=ctx.dtype_name)
         case IntWeight():
-            return spec.weight
+            return stored
         case other:
             assert_never(other)
 
 
-def _has_kernel(ctx: BuildContext, spec: LinearSpec) -> bool:
+def _has_kernel(ctx: BuildContext, spec: LinearSpec | MoESpec) -> bool:
     """Whether something better than the reference computes with the weight as it is stored."""
     try:
         return not ctx.kernels.choose(spec).is_reference

@@ -14,19 +14,24 @@ from allmetal_models.layers.sharding import fused_rows, separate_rows, share_eve
 class GatedMLP:
     """x [T, C] -> down(act(gate(x)) * up(x)) [T, C].
 
-    `fused`: the name of the one tensor that holds gate and up in the checkpoint.
+    `fused`: the name of the one tensor that holds gate and up in the checkpoint.  `inner`: the
+    channels between, where they are not the config's.
     """
 
     def __init__(
-        self, at: Scope, config: DecoderConfig, *, bias: bool = False, fused: str | None = None
+        self,
+        at: Scope,
+        config: DecoderConfig,
+        *,
+        bias: bool = False,
+        fused: str | None = None,
+        inner: int | None = None,
     ) -> None:
-        ctx = at.ctx
-        shards = share_evenly(ctx, ("gate_proj", "up_proj"), config.intermediate_size)
+        ctx, inner = at.ctx, inner or config.intermediate_size
+        shards = share_evenly(ctx, ("gate_proj", "up_proj"), inner)
         rows = separate_rows(at, shards) if fused is None else fused_rows(at / fused, shards)
         self.gate_up = Linear(rows, config.hidden_size, bias=bias)
-        self.down = RowLinear(
-            at / "down_proj", config.intermediate_size, config.hidden_size, bias=bias
-        )
+        self.down = RowLinear(at / "down_proj", inner, config.hidden_size, bias=bias)
         self._activate = ctx.kernels.bind(
             GatedActivationSpec(
                 dtype=ctx.dtype_name, dim=shards[0].length, activation=config.activation

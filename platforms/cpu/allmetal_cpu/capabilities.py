@@ -36,6 +36,7 @@ def table(device: DeviceInfo) -> CapabilityTable:
         if built
         else Emulated("expanded to the model's dtype at load: no memory is saved"),
         "quant.fp8": Unsupported("CPUs have no 8-bit floating point arithmetic"),
+        "moe": Native("experts grouped over the linear kernels"),
         "attention.sliding_window": Native("paged attention"),
         "attention.soft_cap": Native("paged attention"),
         "attention.sinks": Native("paged attention"),

@@ -15,16 +15,20 @@ from allmetal_cpu.ops.attention import TorchPagedAttention
 from allmetal_cpu.ops.attention_input import TorchAttentionInput
 from allmetal_cpu.ops.gated_activation import TorchGatedActivation
 from allmetal_cpu.ops.linear import ExpandedLinear, OneDNNLinear, TorchInt8Linear
+from allmetal_cpu.ops.moe import GroupedExperts
 from allmetal_cpu.ops.rms_norm import TorchRMSNorm
 from allmetal_cpu.ops.sampling import TorchSampling
 
 
 def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
+    linear = (LINEAR, OneDNNLinear(), TorchInt8Linear(), ExpandedLinear())
+    activation = (GATED_ACTIVATION, TorchGatedActivation())
     return {
         "attention": (ATTENTION, TorchPagedAttention()),
         "attention_input": (ATTENTION_INPUT, TorchAttentionInput()),
-        "linear": (LINEAR, OneDNNLinear(), TorchInt8Linear(), ExpandedLinear()),
+        "linear": linear,
+        "moe": (GroupedExperts(linear, activation),),
         "rms_norm": (RMS_NORM, TorchRMSNorm()),
-        "gated_activation": (GATED_ACTIVATION, TorchGatedActivation()),
+        "gated_activation": activation,
         "sampling": (SAMPLING, TorchSampling()),
     }

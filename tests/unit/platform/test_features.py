@@ -56,10 +56,10 @@ def test_what_is_promised_on_any_device_the_reference_does(feature: str) -> None
 
 
 def test_a_platforms_word_counts_and_silence_is_filled() -> None:
-    table = {"quant.int8": Unsupported("no"), "mla": Native("x"), "moe": Unknown("who knows")}
+    table = {"quant.int8": Unsupported("no"), "mla": Native("x"), "lora": Unknown("who knows")}
     assert capability(table, "quant.int8") == Unsupported("no")
     assert capability(table, "mla") == Native("x")
-    assert capability(table, "moe") == Unknown("who knows")
+    assert capability(table, "lora") == Unknown("who knows")
     assert capability(table, "sleep") == Unknown()
     assert isinstance(capability(table, "dtype.bfloat16"), Emulated)
     assert isinstance(capability({"dtype.bfloat16": Unknown()}, "dtype.bfloat16"), Emulated)
@@ -69,15 +69,15 @@ def test_a_platforms_word_counts_and_silence_is_filled() -> None:
 
 def test_a_policy_may_be_named_for_a_feature_its_kind_its_option_or_kernels() -> None:
     names = nameable()
-    assert {"quant", "quant.gguf", "quantization", "kernel", "kernel.attention", "moe"} <= set(
+    assert {"quant", "quant.gguf", "quantization", "kernel", "kernel.attention", "mla"} <= set(
         names
     )
     assert len(set(names)) == len(names)
     assert Policies().of("kernel.attention") == "warn"
     assert Policies(named={"kernel": "error"}).of("kernel.attention") == "error"
     assert Policies(named={"*": "allow"}).of("kernel.attention") == "allow"
-    assert Policies(named={"*": "allow"}).of("moe", explicit=True) == "error"
-    assert Policies().of("moe") == "error"
+    assert Policies(named={"*": "allow"}).of("mla", explicit=True) == "error"
+    assert Policies().of("mla") == "error"
 
 
 @dataclass(frozen=True, slots=True)

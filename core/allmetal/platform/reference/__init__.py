@@ -16,6 +16,7 @@ from allmetal.platform.reference import (
     decode_state,
     gated_activation,
     linear,
+    moe,
     rms_norm,
     sampling,
 )
@@ -26,6 +27,7 @@ _KERNELS: Mapping[str, Sequence[AnyKernel]] = {
     "decode_state": (decode_state.KERNEL,),
     "gated_activation": (gated_activation.KERNEL,),
     "linear": (linear.KERNEL,),
+    "moe": (moe.KERNEL,),
     "rms_norm": (rms_norm.KERNEL,),
     "sampling": (sampling.KERNEL,),
 }

@@ -27,6 +27,7 @@ _PARTS = (
     "engines",
     "linear",
     "model",
+    "moe",
     "paged",
     "sampling",
     "services",
@@ -44,6 +45,7 @@ from allmetal.testing.conformance.devices import DevicesConformance  # noqa: E40
 from allmetal.testing.conformance.elementwise import ElementwiseConformance  # noqa: E402
 from allmetal.testing.conformance.linear import LinearConformance  # noqa: E402
 from allmetal.testing.conformance.model import ModelConformance  # noqa: E402
+from allmetal.testing.conformance.moe import MoEConformance  # noqa: E402
 from allmetal.testing.conformance.sampling import SamplingConformance  # noqa: E402
 from allmetal.testing.conformance.services import ServicesConformance  # noqa: E402
 
@@ -55,6 +57,7 @@ class PlatformConformance(
     DecodeStateConformance,
     ElementwiseConformance,
     LinearConformance,
+    MoEConformance,
     SamplingConformance,
     ServicesConformance,
     ModelConformance,

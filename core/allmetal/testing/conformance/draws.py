@@ -16,7 +16,9 @@ from allmetal.platform.specs import (
     GGUFWeight,
     IntWeight,
     LinearSpec,
+    MoESpec,
     RMSNormSpec,
+    Routing,
     WeightFormat,
 )
 from allmetal.testing.conformance.problems import DTYPES, GGML_TYPES, NARROW
@@ -130,6 +132,31 @@ def _weight(dice: _Dice, dtype: str) -> WeightFormat:
             return DenseWeight(dtype=dtype)
 
 
+def _moe(dice: _Dice) -> MoESpec:
+    dtype, groups = dice.one_of(DTYPES), dice.one_of((1, 1, 2, 4))
+    num_experts, top_groups = groups * dice.between(2, 12), dice.between(1, groups)
+    weight = _weight(dice, dtype)
+    unit = 32 if isinstance(weight, DenseWeight) else 256
+    return MoESpec(
+        dtype=dtype,
+        num_experts=num_experts,
+        hidden_size=unit * dice.between(1, 256 // unit) + dice.between(0, 31) * (unit == 32),
+        intermediate_size=unit * dice.between(1, 256 // unit),
+        activation=dice.one_of(get_args(Activation)),
+        routing=Routing(
+            top_k=dice.between(1, num_experts // groups * top_groups),
+            scoring=dice.one_of(("softmax", "sigmoid")),
+            renormalize=dice.chance(60),
+            correction=dice.chance(30),
+            num_groups=groups,
+            top_groups=top_groups,
+            scale=dice.one_of((1.0, 2.5)),
+        ),
+        gate_up=weight,
+        down=weight,
+    )
+
+
 def _norm(dice: _Dice) -> RMSNormSpec:
     return RMSNormSpec(
         dtype=dice.one_of(DTYPES),
@@ -153,6 +180,7 @@ _DRAWS: Mapping[str, Callable[[_Dice], Any]] = {
     "attention": _attention,
     "attention_input": _attention_input,
     "linear": _linear,
+    "moe": _moe,
     "rms_norm": _norm,
     "gated_activation": _activation,
 }

@@ -18,7 +18,9 @@ from allmetal.platform.specs import (
     GGUFWeight,
     IntWeight,
     LinearSpec,
+    MoESpec,
     RMSNormSpec,
+    Routing,
     SamplingSpec,
 )
 
@@ -140,9 +142,46 @@ def _activations() -> list[GatedActivationSpec]:
     ]
 
 
+def _moe() -> list[MoESpec]:
+    plain = [
+        MoESpec(
+            dtype=dtype,
+            num_experts=8,
+            hidden_size=64,
+            intermediate_size=48,
+            activation="silu",
+            routing=Routing(top_k=2),
+            gate_up=DenseWeight(dtype=dtype),
+            down=DenseWeight(dtype=dtype),
+        )
+        for dtype in DTYPES
+    ]
+    routings = (
+        Routing(top_k=1, renormalize=False),
+        Routing(top_k=8, renormalize=False),
+        Routing(top_k=3, scoring="sigmoid", scale=2.5),
+        Routing(top_k=3, scoring="sigmoid", correction=True, num_groups=4, top_groups=2, scale=1.5),
+        Routing(top_k=2, num_groups=2, top_groups=1),
+    )
+    blocks = GGUFWeight(type="Q4_K"), GGUFWeight(type="Q6_K")
+    return [
+        *plain,
+        *(replace(p, routing=r) for p in plain[:2] for r in routings),
+        *(replace(p, hidden_size=80, intermediate_size=37, num_experts=5) for p in plain[:2]),
+        replace(plain[1], num_experts=64, routing=Routing(top_k=6), intermediate_size=32),
+        replace(plain[0], activation="gelu_tanh"),
+        *(replace(p, gate_up=IntWeight(), down=IntWeight()) for p in plain[:2]),
+        *(
+            replace(p, hidden_size=256, intermediate_size=256, gate_up=blocks[0], down=blocks[1])
+            for p in plain[:2]
+        ),
+    ]
+
+
 ATTENTION = _attention()
 ATTENTION_INPUT = _attention_input()
 LINEAR = _linear()
+MOE = _moe()
 RMS_NORM = _norms()
 GATED_ACTIVATION = _activations()
 SAMPLING = [SamplingSpec(vocab_size=v) for v in (1, 17, 1000, 32003)]
@@ -150,9 +189,12 @@ DECODE_STATE = [DecodeStateSpec(block_size=size) for size in (1, 16, 24)]
 
 
 def _tells(feature: str, spec: Spec) -> bool:
-    """Whether taking `spec` is what a claim of `feature` means: of a dtype, dense products."""
+    """Whether taking `spec` is what a claim of `feature` means: of a dtype or a stored format,
+    products."""
     if feature.startswith("dtype."):
         return isinstance(spec, LinearSpec) and isinstance(spec.weight, DenseWeight)
+    if feature.startswith("quant."):
+        return isinstance(spec, LinearSpec)
     return not feature.startswith("kv_dtype.") or isinstance(spec, AttentionSpec)
 
 
@@ -160,6 +202,7 @@ SPECS: Sequence[Spec] = [
     *ATTENTION,
     *ATTENTION_INPUT,
     *LINEAR,
+    *MOE,
     *RMS_NORM,
     *GATED_ACTIVATION,
     *SAMPLING,
