@@ -34,7 +34,7 @@ class LLM:
 
     def __init__(self, model: str, **options: Any) -> None:
         self.config = EngineConfig(model=model, **options)
-        self.tokenizer, self.generation_config = load_text(self.config)
+        self.tokenizer, self.generation_config = load_text(self.config, late=True)
         self.engine = Engine.from_config(self.config)
         self._outputs = OutputProcessor(self.tokenizer)
         self._num_requests = 0

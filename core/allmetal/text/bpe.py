@@ -71,15 +71,24 @@ KINDS: Mapping[str, Kind] = {
 """tokenizer.ggml.pre -> kind."""
 
 
-def bpe_backend(tokens: Sequence[str], merges: Iterable[str], kind: Kind) -> tokenizers.Tokenizer:
-    """`merges`: two tokens with a space between, the first joined first."""
+def bpe_backend(
+    tokens: Sequence[str],
+    merges: Iterable[str],
+    kind: Kind,
+    *,
+    ids: Sequence[int] | None = None,
+) -> tokenizers.Tokenizer:
+    """`merges`: two tokens with a space between, the first joined first.
+
+    `ids`: the numbers of `tokens`, where they are part of a vocabulary.
+    """
     pairs = []
     for merge in merges:
         left, _, right = merge.partition(" ")
         pairs.append((left, right))
     backend = tokenizers.Tokenizer(
         models.BPE(
-            vocab={token: i for i, token in enumerate(tokens)},
+            vocab=dict(zip(tokens, ids or range(len(tokens)), strict=True)),
             merges=pairs,
             ignore_merges=kind.whole_words,
         )

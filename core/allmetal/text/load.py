@@ -18,17 +18,20 @@ from allmetal.text.gguf import gguf_parts
 from allmetal.text.tokenizer import Tokenizer, TokenizerParts
 
 
-def load_tokenizer(source: Checkpoint | Path, config: EngineConfig | None = None) -> Tokenizer:
+def load_tokenizer(
+    source: Checkpoint | Path, config: EngineConfig | None = None, *, late: bool = False
+) -> Tokenizer:
     """`config` may name another tokenizer or chat template than the model's own.
 
+    `late`: be ready for a first text soon, and do the rest of the work when it is needed.
     Raises CheckpointError when there is none, or it cannot be read.
     """
     if config is not None and config.tokenizer is not None:
-        parts = _from_path(_locate(config.tokenizer))
+        parts = _from_path(_locate(config.tokenizer), late=late)
     elif isinstance(source, GGUFCheckpoint):
-        parts = gguf_parts(source.metadata, str(source.path))
+        parts = gguf_parts(source.metadata, str(source.path), late=late)
     else:
-        parts = _from_path(source if isinstance(source, Path) else source.path)
+        parts = _from_path(source if isinstance(source, Path) else source.path, late=late)
     if not isinstance(source, Path):
         parts = replace(parts, eos_token_ids=_ends(source, parts))
     if config is not None and config.chat_template is not None:
@@ -36,11 +39,11 @@ def load_tokenizer(source: Checkpoint | Path, config: EngineConfig | None = None
     return Tokenizer(parts)
 
 
-def load_text(config: EngineConfig) -> tuple[Tokenizer, dict[str, Any]]:
-    """What a front end needs of a model: its tokenizer, and what its makers recommend for
-    sampling (generation_config.json)."""
+def load_text(config: EngineConfig, *, late: bool = False) -> tuple[Tokenizer, dict[str, Any]]:
+    """What a front end needs of a model: its tokenizer (`late` as above), and what its makers
+    recommend for sampling (generation_config.json)."""
     with closing(open_checkpoint(config)) as checkpoint:
-        return load_tokenizer(checkpoint, config), dict(checkpoint.generation_config)
+        return load_tokenizer(checkpoint, config, late=late), dict(checkpoint.generation_config)
 
 
 def _locate(name: str) -> Path:
@@ -50,12 +53,12 @@ def _locate(name: str) -> Path:
     return locate(name, weights=False)
 
 
-def _from_path(path: Path) -> TokenizerParts:
+def _from_path(path: Path, *, late: bool) -> TokenizerParts:
     if path.suffix != ".gguf":
         return folder_parts(path)
     file = GGUFFile(path)
     try:
-        return gguf_parts(file.metadata, str(path))
+        return gguf_parts(file.metadata, str(path), late=late)
     finally:
         file.close()
 

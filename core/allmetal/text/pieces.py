@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import tokenizers
+
+Spell: TypeAlias = Callable[[int], str | None]
+"""A token's text; None or empty for a number beyond the vocabulary."""
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -28,15 +31,19 @@ class Pieces(Protocol):
         ...
 
 
-def pieces_of(backend: tokenizers.Tokenizer) -> Pieces | None:
-    """None where the decoder is of another kind, and tokens must be decoded together."""
+def pieces_of(backend: tokenizers.Tokenizer, spell: Spell | None = None) -> Pieces | None:
+    """None where the decoder is of another kind, and tokens must be decoded together.
+
+    `spell` where the vocabulary is not the backend's.
+    """
+    spell = spell or backend.id_to_token
     if backend.decoder is None:
         return None
     state: dict[str, Any] = json.loads(backend.decoder.__getstate__())
     steps = state["decoders"] if state["type"] == "Sequence" else [state]
     kinds = [step["type"] for step in steps]
     if kinds == ["ByteLevel"]:
-        return ByteLevelPieces(backend)
+        return ByteLevelPieces(spell)
     space: str | None = None
     strips = False
     for step in steps:
@@ -52,7 +59,9 @@ def pieces_of(backend: tokenizers.Tokenizer) -> Pieces | None:
                 pass
             case _:
                 return None
-    return SpacePieces(backend, space, strips) if space is not None else None
+    if space is None:
+        return None
+    return SpacePieces(spell, space, strips=strips, has_bytes="ByteFallback" in kinds)
 
 
 class ByteLevelPieces:
@@ -60,14 +69,14 @@ class ByteLevelPieces:
 
     strips_first_space = False
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        self._backend = backend
+    def __init__(self, spell: Spell) -> None:
+        self._spell = spell
         self._known: dict[int, bytes] = {}
 
     def bytes_of(self, token_id: int) -> bytes:
         found = self._known.get(token_id)
         if found is None:
-            token = self._backend.id_to_token(token_id) or ""
+            token = self._spell(token_id) or ""
             alphabet = byte_alphabet()
             try:
                 found = bytes([alphabet[character] for character in token])
@@ -80,18 +89,17 @@ class ByteLevelPieces:
 class SpacePieces:
     """SentencePiece's spelling."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, space: str, strips: bool) -> None:
-        self._backend = backend
+    def __init__(self, spell: Spell, space: str, *, strips: bool, has_bytes: bool) -> None:
+        self._spell = spell
         self._space = space
         self._known: dict[int, bytes] = {}
-        kinds = json.loads(backend.decoder.__getstate__()) if backend.decoder else {}
-        self._bytes = "ByteFallback" in json.dumps(kinds)
+        self._bytes = has_bytes
         self.strips_first_space = strips
 
     def bytes_of(self, token_id: int) -> bytes:
         found = self._known.get(token_id)
         if found is None:
-            token = self._backend.id_to_token(token_id) or ""
+            token = self._spell(token_id) or ""
             byte = _BYTE.fullmatch(token) if self._bytes else None
             if byte is not None:
                 found = bytes([int(byte[1], 16)])

@@ -87,13 +87,17 @@ def spm_backend(
     *,
     unknown: str | None,
     space_prefix: bool,
+    ids: Sequence[int] | None = None,
 ) -> tokenizers.Tokenizer:
-    """`space_prefix`: a space is put before a text, and taken from the front of a decoded one."""
+    """`space_prefix`: a space is put before a text, and taken from the front of a decoded one.
+
+    `ids`: the numbers of `tokens`, where they are part of a vocabulary; pairs count within them.
+    """
     spell = tokens.__getitem__
     left, right = pairs.T.tolist()
     backend = tokenizers.Tokenizer(
         models.BPE(
-            vocab={token: i for i, token in enumerate(tokens)},
+            vocab=dict(zip(tokens, ids or range(len(tokens)), strict=True)),
             merges=list(zip(map(spell, left), map(spell, right), strict=True)),
             unk_token=unknown,
             fuse_unk=True,

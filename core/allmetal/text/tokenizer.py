@@ -10,7 +10,8 @@ import tokenizers
 
 from allmetal.errors import RequestError
 from allmetal.text.chat import render
-from allmetal.text.pieces import Pieces, pieces_of
+from allmetal.text.late import LateBackend
+from allmetal.text.pieces import Pieces, Spell, pieces_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class TokenizerParts:
     `chat_templates`: name -> Jinja source; the one that is used unasked is "default".
     """
 
-    backend: tokenizers.Tokenizer
+    backend: tokenizers.Tokenizer | LateBackend
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     eos_token_ids: tuple[int, ...] = ()
     chat_templates: Mapping[str, str] = field(default_factory=dict)
@@ -31,18 +32,30 @@ class Tokenizer:
     """Safe to use from several threads: nothing changes after it was made."""
 
     def __init__(self, parts: TokenizerParts) -> None:
-        self.backend = parts.backend
         self.special_tokens = parts.special_tokens
         self.chat_templates = parts.chat_templates
         self.eos_token_ids = parts.eos_token_ids
-        added = self.backend.get_added_tokens_decoder()
-        self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
-        self.pieces: Pieces | None = pieces_of(self.backend)
-        self._bos_token_id = self._id("bos_token")
+        self._backend = parts.backend
+        self.special_ids: frozenset[int]
+        if isinstance(parts.backend, LateBackend):
+            recipe, backend = parts.backend.recipe, parts.backend.for_text("")
+            self._spell: Spell = recipe.spell
+            self.special_ids = recipe.special_ids
+            self._size = recipe.vocab_size
+        else:
+            backend = parts.backend
+            self._spell = backend.id_to_token
+            added = backend.get_added_tokens_decoder()
+            self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
+            self._size = backend.get_vocab_size(with_added_tokens=True)
+        self.pieces: Pieces | None = pieces_of(backend, self._spell)
+        bos = self.special_tokens.get("bos_token")
+        self._bos_token_id = None if bos is None else backend.token_to_id(bos)
 
-    def _id(self, role: str) -> int | None:
-        text = self.special_tokens.get(role)
-        return None if text is None else self.backend.token_to_id(text)
+    @property
+    def backend(self) -> tokenizers.Tokenizer:
+        """The library's, with the whole vocabulary."""
+        return self._backend.whole() if isinstance(self._backend, LateBackend) else self._backend
 
     @property
     def bos_token_id(self) -> int | None:
@@ -51,7 +64,7 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """Added tokens included.  A model may have more rows than that."""
-        return self.backend.get_vocab_size(with_added_tokens=True)
+        return self._size
 
     @property
     def chat_template(self) -> str | None:
@@ -59,8 +72,11 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Text that spells a special token becomes that token."""
+        backend = self._backend
         try:
-            return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+            if isinstance(backend, LateBackend):
+                backend = backend.for_text(text)
+            return backend.encode(text, add_special_tokens=add_special_tokens).ids
         except TypeError:  # a str that is no Unicode text, or no str
             raise RequestError(f"this is no text that can be encoded: {text!r:.60}") from None
 
@@ -69,7 +85,7 @@ class Tokenizer:
 
     def token(self, token_id: int) -> str:
         """The vocabulary's own spelling; empty for a number beyond it."""
-        return self.backend.id_to_token(token_id) or ""
+        return self._spell(token_id) or ""
 
     def token_bytes(self, token_id: int) -> bytes:
         """What the token adds to a text, as UTF-8 that may start or end within a character."""

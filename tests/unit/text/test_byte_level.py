@@ -16,7 +16,7 @@ import transformers
 from small_tokenizers import SPECIAL, byte_level
 
 from allmetal.errors import CheckpointError
-from allmetal.text import load_tokenizer
+from allmetal.text import late, load_tokenizer
 from allmetal.text.bpe import KINDS, bpe_backend
 from allmetal.text.pieces import byte_alphabet
 from allmetal.text.tokenizer import Tokenizer
@@ -143,11 +143,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("gguf")
 
 
+@pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2", "tekken", "gpt-4o"])
-def test_random_texts_become_the_tokens_transformers_makes(pre: str, folder: Path) -> None:
+def test_random_texts_become_the_tokens_transformers_makes(
+    pre: str, is_late: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(late, "NUM_TEXTS", 10_000)
     path = write(folder / f"{pre}.gguf", pre, add_bos_token=False)
     theirs = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=path.name)
-    ours = load_tokenizer(path)
+    ours = load_tokenizer(path, late=is_late)
 
     for text in random_texts(300, seed=1):
         # transformers leaves Qwen's composing of characters out for GGUF files.

@@ -17,7 +17,7 @@ from small_tokenizers import CORPUS
 
 from allmetal.checkpoint.gguf.reader import GGUFFile
 from allmetal.errors import CheckpointError
-from allmetal.text import load_tokenizer
+from allmetal.text import late, load_tokenizer
 from allmetal.text.folder import folder_parts
 from allmetal.text.gguf import gguf_parts
 from allmetal.text.spm import cached_pairs, pairs_from_scores
@@ -124,10 +124,15 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Trained(theirs, folder, write_gguf(folder / "m.gguf", theirs, prefix=prefix), prefix)
 
 
-@pytest.fixture(params=["tokenizer.model", "gguf"])
-def ours(request: pytest.FixtureRequest, trained: Trained) -> Tokenizer:
+@pytest.fixture(params=["tokenizer.model", "gguf", "gguf, late"])
+def ours(
+    request: pytest.FixtureRequest, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> Tokenizer:
     if request.param == "gguf":
         return load_tokenizer(trained.gguf)
+    if request.param == "gguf, late":
+        monkeypatch.setattr(late, "NUM_TEXTS", 10_000)
+        return load_tokenizer(trained.gguf, late=True)
     return Tokenizer(folder_parts(trained.folder))
 
 

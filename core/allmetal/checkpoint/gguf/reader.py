@@ -44,17 +44,25 @@ class StringArray:
     def __iter__(self) -> Iterator[str]:
         return iter(self.decode())
 
-    def decode(self) -> list[str]:
-        """Bytes that are no UTF-8 become U+FFFD."""
+    def copy(self) -> StringArray:
+        """One that does not keep the file mapped."""
+        return StringArray(memoryview(bytes(self.bytes)), self._count)
+
+    def split(self) -> list[bytes]:
+        """The strings as they are stored."""
         raw = bytes(self.bytes)
         length_at = _LENGTH.unpack_from
         out = []
-        pos = 0
+        end = 0
         for _ in range(self._count):
-            end = pos + 8 + length_at(raw, pos)[0]
-            out.append(raw[pos + 8 : end].decode("utf-8", "replace"))
-            pos = end
+            start = end + 8
+            end = start + length_at(raw, end)[0]
+            out.append(raw[start:end])
         return out
+
+    def decode(self) -> list[str]:
+        """Bytes that are no UTF-8 become U+FFFD."""
+        return [string.decode("utf-8", "replace") for string in self.split()]
 
 
 Value: TypeAlias = int | float | bool | str | StringArray | npt.NDArray[Any] | list[Any]
