@@ -38,6 +38,16 @@ CASES: Mapping[str, Callable[[], PretrainedConfig]] = {
     },
     **{name: golden.CASES[name] for name in ("gemma", "phi3", "phi3-partial", "phi3-longrope")},
     **{name: golden.CASES[name] for name in ("olmo2", "granite", "glm4")},
+    **{name: golden.CASES[name] for name in ("mixtral", "olmoe")},
+    # Files cannot say that a layer is dense.
+    "qwen3moe": golden.case(
+        "Qwen3MoeConfig",
+        head_dim=16,
+        num_experts=7,
+        num_experts_per_tok=3,
+        moe_intermediate_size=24,
+        norm_topk_prob=True,
+    ),
     "llama3": golden.case("LlamaConfig", rope_parameters=LLAMA3),
     # Files cannot say these: llama.cpp scales queries by the head, and fixes the layers' order.
     "gemma2": golden.case(

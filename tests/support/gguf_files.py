@@ -6,7 +6,7 @@ and metadata is stated here a second time, from convert_hf_to_gguf.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ ARCHITECTURES = {
     "granite": "granite",
     "smollm3": "smollm3",
     "glm4": "glm4",
+    "mixtral": "llama",
+    "qwen3_moe": "qwen3moe",
+    "olmoe": "olmoe",
 }
 PERMUTED = ("llama", "granite", "smollm3")
 
@@ -44,7 +47,7 @@ def write_model(path: Path, model: PreTrainedModel, kind: str = "F32") -> Path:
     write_vocabulary(writer, "llama", tokens, scores=[float(-i) for i in range(len(tokens))])
     number = next(k for k, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
-    for name, tensor in model.state_dict().items():
+    for name, tensor in stacked(model.state_dict()):
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
@@ -52,6 +55,21 @@ def write_model(path: Path, model: PreTrainedModel, kind: str = "F32") -> Path:
         add_tensor(writer, stored, converted(name, tensor.float().numpy(), config, arch), kind)
     finish(writer)
     return path
+
+
+def stacked(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """All experts' gates in one tensor, and so their ups, as the converter has them: transformers
+    keeps the two of an expert in one."""
+    for name, tensor in state.items():
+        if name.endswith("experts.gate_up_proj"):
+            gate, up = tensor.chunk(2, dim=1)
+            place = name.removesuffix("gate_up_proj")
+            yield f"{place}gate_proj.weight", gate
+            yield f"{place}up_proj.weight", up
+        elif name.endswith("experts.down_proj"):
+            yield f"{name}.weight", tensor
+        else:
+            yield name, tensor
 
 
 def converted(name: str, values: np.ndarray, config: PretrainedConfig, arch: str) -> np.ndarray:
@@ -125,6 +143,11 @@ def write_hparams(writer: gguf.GGUFWriter, config: PretrainedConfig, arch: str) 
     writer.add_head_count(heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if experts := getattr(config, "num_local_experts", None) or getattr(config, "num_experts", 0):
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+    if (size := getattr(config, "moe_intermediate_size", None)) is not None:
+        writer.add_expert_feed_forward_length(size)
     if arch not in ("phi3", "granite"):
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)

@@ -325,5 +325,7 @@ def test_names_of_other_models_are_not_guessed() -> None:
     assert name("blk.3.ffn_up.weight", "llama") == "model.layers.3.mlp.up_proj.weight"
     assert name("blk.3.ffn_up.weight", "phi3") == "model.layers.3.mlp.gate_up_proj.weight"
     assert name("blk.3.ffn_norm.weight", "gemma2").endswith("pre_feedforward_layernorm.weight")  # type: ignore[union-attr]
-    assert name("blk.3.ffn_gate_exps.weight", "llama") is None
+    expert = "model.layers.3.block_sparse_moe.experts.{expert}.w1.weight"
+    assert name("blk.3.ffn_gate_exps.weight", "llama") == expert
+    assert name("blk.3.ffn_gate_shexp.weight", "llama") is None
     assert name("mm.0.weight", "llama") is None

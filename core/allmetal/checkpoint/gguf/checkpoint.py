@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from allmetal.checkpoint.contract import CheckpointFormat, TensorInfo
 from allmetal.checkpoint.gguf.hf_config import Facts, generation_config, hf_config
-from allmetal.checkpoint.gguf.names import IGNORED, to_hugging_face
+from allmetal.checkpoint.gguf.names import EXPERT, IGNORED, to_hugging_face
 from allmetal.checkpoint.gguf.reader import GGUFFile, GGUFTensor, Value
 from allmetal.errors import CheckpointError
 from allmetal.quant.ggml import DENSE
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+
+class _Part(NamedTuple):
+    """Bytes of a stored tensor."""
+
+    stored: str
+    start: int
+    nbytes: int
 
 
 class GGUFCheckpoint:
@@ -37,7 +45,7 @@ class GGUFCheckpoint:
             self.generation_config: Mapping[str, Any] = MappingProxyType(
                 generation_config(self.metadata)
             )
-            self._source: dict[str, str] = {}
+            self._source: dict[str, _Part] = {}
             self.tensors: Mapping[str, TensorInfo] = MappingProxyType(self._tensors())
         except BaseException:
             self.close()
@@ -64,16 +72,15 @@ class GGUFCheckpoint:
         )
 
     def _tensors(self) -> dict[str, TensorInfo]:
-        tensors = {}
+        tensors: dict[str, TensorInfo] = {}
         for file in self._files:
             for name, tensor in sorted(file.tensors.items(), key=lambda item: item[1].start):
                 if not IGNORED.fullmatch(name):
-                    target, info = self._tensor(name, tensor)
-                    tensors[target] = info
-                    self._source[target] = name
+                    tensors.update(self._tensor(name, tensor))
         return tensors
 
-    def _tensor(self, name: str, tensor: GGUFTensor) -> tuple[str, TensorInfo]:
+    def _tensor(self, name: str, tensor: GGUFTensor) -> Iterator[tuple[str, TensorInfo]]:
+        """As many as the models of Hugging Face make of it: one, or one an expert."""
         source = to_hugging_face(
             name,
             self.architecture,
@@ -85,17 +92,24 @@ class GGUFCheckpoint:
                 f"{self.path}: tensor {name!r} has no place in a model of the architecture"
                 f" {self.architecture!r}"
             )
-        return source.name, TensorInfo(
-            shape=tensor.shape,
+        stacked = EXPERT in source.name
+        count, shape = (tensor.shape[0], tensor.shape[1:]) if stacked else (1, tensor.shape)
+        info = TensorInfo(
+            shape=shape,
             dtype=DENSE[tensor.type][0] if tensor.type in DENSE else tensor.type,
-            nbytes=tensor.nbytes,
+            nbytes=tensor.nbytes // count,
             paired_heads=source.paired_heads,
             shift=source.shift,
         )
+        for index in range(count):
+            target = source.name.replace(EXPERT, str(index))
+            self._source[target] = _Part(name, index * info.nbytes, info.nbytes)
+            yield target, info
 
     def data(self, name: str) -> memoryview:
-        stored = self._source[name]
-        return self._owner[stored].data(stored)
+        part = self._source[name]
+        whole = self._owner[part.stored].data(part.stored)
+        return whole[part.start : part.start + part.nbytes]
 
     def close(self) -> None:
         for file in self._files:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from allmetal.checkpoint.gguf import experts
 from allmetal.checkpoint.gguf.reader import Value
 from allmetal.checkpoint.gguf.rope import rope_scaling
 from allmetal.errors import CheckpointError, UnknownModelError
@@ -74,7 +75,7 @@ def hf_config(facts: Facts) -> dict[str, Any]:
             hint=f"architectures that are read: {', '.join(sorted(FAMILIES))};"
             " or give the model as a folder of safetensors",
         )
-    if facts.get("expert_count", 0):
+    if facts.get("expert_count", 0) and facts.architecture not in experts.SPARSE:
         raise UnknownModelError(
             f"{facts.where} is a mixture of experts of the GGUF architecture"
             f" {facts.architecture!r}, which is not read",
@@ -112,6 +113,8 @@ def _common(facts: Facts) -> dict[str, Any]:
 
 
 def _llama(facts: Facts) -> dict[str, Any]:
+    if facts.get("expert_count", 0):
+        return experts.mixtral(facts)
     return {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -285,9 +288,11 @@ FAMILIES: Mapping[str, Callable[[Facts], dict[str, Any]]] = {
     "granite": _granite,
     "llama": _llama,
     "olmo2": _olmo2,
+    "olmoe": experts.olmoe,
     "phi3": _phi3,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
+    "qwen3moe": experts.qwen3_moe,
     "smollm3": _smollm3,
 }
 """Architecture in the file -> what its family adds to, or overrules in, the common values."""

@@ -21,6 +21,9 @@ IGNORED = re.compile(
 )
 """Facts about the rotary embedding that the config states."""
 
+EXPERT = "{expert}"
+"""Stands for an expert's number in the name of a tensor that holds all, one after another."""
+
 _TOP = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -40,6 +43,10 @@ _BLOCK = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": f"mlp.experts.{EXPERT}.gate_proj",
+    "ffn_up_exps": f"mlp.experts.{EXPERT}.up_proj",
+    "ffn_down_exps": f"mlp.experts.{EXPERT}.down_proj",
 }
 
 _FUSED_UP = {"ffn_up": "mlp.gate_up_proj"}
@@ -57,16 +64,23 @@ _FAMILY: Mapping[str, Mapping[str, str]] = {
         "post_attention_norm": "post_self_attn_layernorm",
         "post_ffw_norm": "post_mlp_layernorm",
     },
-    "llama": {},
+    "llama": {
+        "ffn_gate_inp": "block_sparse_moe.gate",
+        "ffn_gate_exps": f"block_sparse_moe.experts.{EXPERT}.w1",
+        "ffn_up_exps": f"block_sparse_moe.experts.{EXPERT}.w3",
+        "ffn_down_exps": f"block_sparse_moe.experts.{EXPERT}.w2",
+    },
     "gemma": {},
     "granite": {},
     "olmo2": {
         "post_attention_norm": "post_attention_layernorm",
         "post_ffw_norm": "post_feedforward_layernorm",
     },
+    "olmoe": {},
     "phi3": _FUSED_UP,
     "qwen2": {},
     "qwen3": {},
+    "qwen3moe": {},
     "smollm3": {},
 }
 """Where a family's layers differ from the common names."""
@@ -77,7 +91,8 @@ _TOP_NAME = re.compile(r"(.+)\.(weight|bias)")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Hugging Face's name, and what to undo (as in TensorInfo)."""
+    """Hugging Face's name, with `EXPERT` in it where it is one a matrix, and what to undo (as in
+    TensorInfo)."""
 
     name: str
     paired_heads: int = 0
