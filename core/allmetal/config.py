@@ -216,6 +216,11 @@ class ServerConfig:
         "sample as the model's generation_config.json says where a request is silent",
         group="server",
     )
+    admin: bool = option(
+        False,
+        "answer /admin: pause, sleep, abort, drain; needs an API key, which opens it",
+        group="server",
+    )
     drain_timeout: float = option(
         30.0, "seconds that open requests get to end when the server is stopped", group="server"
     )
@@ -229,6 +234,12 @@ class ServerConfig:
 
     max_body_bytes: int = option(
         32 << 20, "the longest body that is read", metavar="SIZE", group="limits"
+    )
+    max_sequences_per_request: int = option(
+        1024, "prompts times completions that one request may ask for", group="limits"
+    )
+    max_stored_responses: int = option(
+        1000, "answers of the Responses API kept in memory, oldest out first", group="limits"
     )
     request_timeout: float | None = option(
         None, "seconds after which a request ends with an error; default: never", group="limits"
@@ -254,10 +265,14 @@ class ServerConfig:
             raise ConfigError(f"port must be from 0 to 65535, not {self.port}")
         if not self.drain_timeout >= 0:
             raise ConfigError(f"drain_timeout must not be negative, not {self.drain_timeout}")
-        for name in ("api_processes", "max_body_bytes"):
+        for name in ("api_processes", "max_body_bytes", "max_sequences_per_request"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("drain_delay", "restart", "keep_alive"):
+        if self.admin and not (self.api_key or self.api_key_file):
+            raise ConfigError(
+                "the admin API needs an API key", hint="add --api-key or --api-key-file"
+            )
+        for name in ("drain_delay", "restart", "keep_alive", "max_stored_responses"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.request_timeout is not None and not self.request_timeout > 0:
@@ -275,6 +290,11 @@ class ServerConfig:
 def docs_of(config: type[Any]) -> dict[str, Field[Any]]:
     """Field name -> field, for generators of help and docs."""
     return {f.name: f for f in fields(config)}
+
+
+def environment_with(**more: str) -> dict[str, str]:
+    """For a process that is to be started: this one's environment, and `more`."""
+    return {**os.environ, **more}
 
 
 def cache_dir() -> Path:

@@ -11,6 +11,7 @@
     - GraphError           launches cannot be recorded for replay
   + RequestError           one request is wrong; the engine serves on
     - BusyError            more requests wait than may
+    - DrainingError        the engine takes no new requests for now
   + UnavailableError       what is asked for cannot be had here, for the reason given
   + EngineDeadError        the engine is gone; nothing can be served until it is started again
 
@@ -86,6 +87,10 @@ class RequestError(AllmetalError):
 
 class BusyError(RequestError):
     """More requests wait than may; the same one may be served later."""
+
+
+class DrainingError(RequestError):
+    """The engine takes no new requests for now: it is to become idle."""
 
 
 class UnavailableError(AllmetalError):

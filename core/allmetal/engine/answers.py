@@ -7,6 +7,7 @@ from allmetal.engine.asks import (
     AnyAsk,
     AskState,
     AskStats,
+    Drain,
     EngineState,
     Pause,
     ResetPrefixCache,
@@ -35,6 +36,8 @@ def answer(engine: Engine, ask: AnyAsk, deltas: list[TokenDelta]) -> object:
             pass
         case Pause():
             engine.scheduler.paused = True
+        case Drain():
+            engine.draining = True
         case Resume():
             _resume(engine)
         case ResetPrefixCache():
@@ -63,6 +66,7 @@ def _state(engine: Engine, freed_bytes: int) -> EngineState:
         sleep_level=engine.sleep_level,
         num_running=len(engine.scheduler.running),
         num_waiting=len(engine.scheduler.waiting),
+        draining=engine.draining,
         freed_bytes=freed_bytes,
     )
 
@@ -70,7 +74,7 @@ def _state(engine: Engine, freed_bytes: int) -> EngineState:
 def _resume(engine: Engine) -> None:
     if engine.sleep_level:
         raise RequestError("the engine sleeps", hint="wake it: that resumes too")
-    engine.scheduler.paused = False
+    engine.scheduler.paused = engine.draining = False
 
 
 def _sleep(engine: Engine, level: int, deltas: list[TokenDelta]) -> int:

@@ -29,6 +29,7 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     sleep_level: int
     num_running: int
     num_waiting: int
+    draining: bool = False
     freed_bytes: int = 0
 
 
@@ -47,7 +48,13 @@ class Pause(Ask[EngineState], frozen=True):
 
 
 class Resume(Ask[EngineState], frozen=True):
-    """End a pause.  Raises RequestError of an engine that sleeps."""
+    """End a pause or a drain.  Raises RequestError of an engine that sleeps."""
+
+    answer = EngineState
+
+
+class Drain(Ask[EngineState], frozen=True):
+    """Refuse what comes, with DrainingError; what runs or waits goes on.  Resume ends it."""
 
     answer = EngineState
 
@@ -56,7 +63,7 @@ class Sleep(Ask[EngineState], frozen=True):
     """Give device memory back: at level 1 the cache, at 2 the weights too.
 
     What runs is put back to wait, and goes on after `Wake` with the same tokens.  Raises
-    CannotError with the executor's reason.
+    UnavailableError with the executor's reason.
     """
 
     level: int
@@ -84,5 +91,5 @@ class AbortRequests(Ask[int], frozen=True):
 
 
 AnyAsk: TypeAlias = (
-    AskStats | AskState | Pause | Resume | Sleep | Wake | ResetPrefixCache | AbortRequests
+    AskStats | AskState | Pause | Resume | Drain | Sleep | Wake | ResetPrefixCache | AbortRequests
 )

@@ -18,7 +18,7 @@ from allmetal.config import EngineConfig, Policy
 from allmetal.engine.scheduler import Scheduled, Scheduler
 from allmetal.engine.sequence import Sequence
 from allmetal.engine.validate import check_request
-from allmetal.errors import ConfigError
+from allmetal.errors import ConfigError, DrainingError
 from allmetal.executor.contract import NO_TOKEN, Executor, StepFuture, StepOutput
 from allmetal.platform.plan import Decision, Plan
 from allmetal.platform.render import warning
@@ -90,6 +90,7 @@ class Engine:
         self._in_flight: deque[tuple[Scheduled, StepFuture]] = deque()
         self._sequences: dict[str, Sequence] = {}
         self._counts = _Counts()
+        self.draining = False
         self.sleep_level = 0  # see `asks.EngineState`
 
     @classmethod
@@ -130,6 +131,8 @@ class Engine:
 
     def add(self, request: Request) -> None:
         """Raises RequestError if the request cannot be served; the engine is unchanged then."""
+        if self.draining:
+            raise DrainingError("no new requests are taken for now", hint="ask again, or elsewhere")
         check_request(request, self.max_model_len, self.loaded.vocab_size, self._sequences)
         sampling = request.sampling
         num_prompt = len(request.prompt_token_ids)

@@ -16,6 +16,7 @@ from allmetal.config import ServerConfig
 from allmetal.engine.async_engine import AsyncEngine
 from allmetal.errors import AllmetalError
 from allmetal.server import errors
+from allmetal.server.admin import routes as admin
 from allmetal.server.middleware.auth import ApiKey, api_keys
 from allmetal.server.middleware.body_limit import BodyLimit
 from allmetal.server.middleware.entry import Entry
@@ -23,11 +24,16 @@ from allmetal.server.openai import routes as openai
 from allmetal.server.operation import routes as operation
 from allmetal.server.sse import ClientGoneError
 from allmetal.server.state import ServerState
+from allmetal.server.tokens import routes as tokens
+from allmetal.server.ui import routes as ui
 
 # Each API is a package whose routes.py says what it answers.
 _APIS: Sequence[Callable[[], list[BaseRoute]]] = (
     openai.routes,
+    tokens.routes,
+    admin.routes,
     operation.routes,
+    ui.routes,
 )
 
 

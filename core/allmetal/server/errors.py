@@ -12,6 +12,7 @@ from starlette.responses import Response
 from allmetal.errors import (
     AllmetalError,
     BusyError,
+    DrainingError,
     EngineDeadError,
     RequestError,
     UnavailableError,
@@ -48,6 +49,10 @@ class StepFailedError(AllmetalError):
     """The device failed while it computed a request; the engine serves on."""
 
 
+class AbortedError(AllmetalError):
+    """Whoever runs the server ended the request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     status: int
@@ -64,9 +69,11 @@ _OURS: tuple[tuple[type[AllmetalError], Answer], ...] = (
     (BodyTooLargeError, Answer(413, "invalid_request_error", "body_too_large")),
     (TookTooLongError, Answer(504, "timeout", "request_timeout")),
     (BusyError, Answer(429, "rate_limit_error", "too_many_waiting", retry_after_s=1)),
+    (DrainingError, Answer(503, "service_unavailable", "draining", retry_after_s=5)),
     (RequestError, Answer(400, "invalid_request_error")),
     (EngineDeadError, Answer(503, "service_unavailable", "engine_dead", retry_after_s=5)),
     (UnavailableError, Answer(501, "not_supported", "not_supported")),
+    (AbortedError, Answer(503, "service_unavailable", "aborted")),
     (NotReadyError, Answer(503, "service_unavailable", "not_ready", retry_after_s=2)),
 )
 _ANTHROPIC = {

@@ -14,6 +14,7 @@ from allmetal.config import ServerConfig
 from allmetal.engine.async_engine import AsyncEngine
 from allmetal.engine.defaults import sampling_defaults
 from allmetal.engine.output import Prompt
+from allmetal.errors import RequestError
 from allmetal.request import RequestOutput, SamplingParams
 from allmetal.server.errors import ModelNotFoundError, StepFailedError, TookTooLongError
 from allmetal.server.metrics import Metrics
@@ -35,6 +36,9 @@ class ServerState:
     metrics: Metrics
     sampling_defaults: Mapping[str, Any]
     request_timeout: float | None = None
+    admin: bool = False
+    max_sequences: int = 1024
+    """Of one request: prompts times completions."""
     phase: Phase = field(default_factory=Phase)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -48,6 +52,8 @@ class ServerState:
             metrics=Metrics(name),
             sampling_defaults=recommended if config.generation_defaults else {},
             request_timeout=config.request_timeout,
+            admin=config.admin,
+            max_sequences=config.max_sequences_per_request,
         )
 
     def check_model(self, name: str | None) -> None:
@@ -55,6 +61,15 @@ class ServerState:
         if name is not None and name != self.model_name:
             raise ModelNotFoundError(
                 f"there is no model {name!r} here", hint=f"this server has {self.model_name!r}"
+            )
+
+    def check_sequences(self, num_prompts: int, n: int) -> None:
+        """Raises RequestError for more of them than one request may have."""
+        if num_prompts * n > self.max_sequences:
+            raise RequestError(
+                f"{num_prompts} prompts with n = {n} are {num_prompts * n} sequences; one request "
+                f"may have {self.max_sequences}",
+                hint="send several requests, or start with a larger --max-sequences-per-request",
             )
 
     async def generate(

@@ -35,7 +35,9 @@ async def create_completion(request: Request) -> Response:
     state = state_of(request)
     body = decode(await request.body(), CompletionRequest)
     state.check_model(body.model)
-    call = _Call(state, body, for_completion(body, state.sampling_defaults), _prompts(body))
+    sampling, prompts = for_completion(body, state.sampling_defaults), _prompts(body)
+    state.check_sequences(len(prompts), sampling.n)
+    call = _Call(state, body, sampling, prompts)
     if body.stream:
         return await EventStream.start(request.receive, call.chunks())
     return JSON(await unless_disconnected(request.receive, call.whole()))

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from allmetal import __version__
+from allmetal.engine.asks import AskState
 from allmetal.engine.engine import EngineStats
 from allmetal.errors import AllmetalError
 from allmetal.platform.render import to_json
@@ -42,12 +43,16 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """200 while new requests are taken; 503 while starting again, draining, or dead."""
+    """200 while new requests are taken; 503 while starting again, draining, paused, or dead."""
     state = state_of(request)
     if state.phase.draining:
         return errors.response(errors.NotReadyError("the server is being stopped"))
     if (error := state.engine.error) is not None:
         return errors.response(error)
+    with contextlib.suppress(asyncio.TimeoutError):  # a long step is no reason to look elsewhere
+        now = await asyncio.wait_for(state.engine.call(AskState()), _STATS_TIMEOUT_S)
+        if now.paused or now.draining:
+            return errors.response(errors.NotReadyError("the engine takes no new work for now"))
     return JSON({"status": "ready"})
 
 
