@@ -96,7 +96,7 @@ def test_metrics_count_what_was_served(server: Server) -> None:
     assert after[4] > before[4]
 
 
-def test_a_killed_engine_is_told_to_every_client(start: Start) -> None:
+def test_a_killed_engine_is_told_to_every_client_and_ends_the_server(start: Start) -> None:
     server = start()
     streaming, waiting = Background(server), Background(server, stream=False)
     until(lambda: running(server) == 2 and bool(streaming.text), 10)
@@ -111,13 +111,38 @@ def test_a_killed_engine_is_told_to_every_client(start: Start) -> None:
     assert "SIGKILL" in streaming.error.message
     assert isinstance(waiting.error, openai.InternalServerError)
     assert waiting.error.status_code == 503
-    health = server.get("/health")
-    assert health.status_code == 503
-    assert "SIGKILL" in health.json()["reason"]
-    assert server.post("/v1/completions", LONG).status_code == 503
-    assert server.get("/metrics").status_code == 200
-    server.process.send_signal(signal.SIGTERM)
-    assert server.wait(10) == 0
+    assert server.wait(10) == 1
+    assert server.log.splitlines()[-1].startswith("error: the engine process is gone")
+    assert "Traceback" not in server.log
+
+
+def test_a_killed_engine_is_started_again_as_often_as_told(start: Start) -> None:
+    server = start("--restart", "1")
+    killed = server.engine
+    requests = [Background(server) for _ in range(3)]
+    until(lambda: running(server) == 3, 10)
+
+    killed.send_signal(signal.SIGKILL)
+    until(lambda: server.get("/ready").status_code == 503, 2)
+    refused = server.post("/v1/completions", LONG)
+    for request in requests:
+        request.join(5)
+        assert isinstance(request.error, openai.APIError)
+        assert "is being started again" in request.error.message
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) > 0
+    assert server.get("/health").status_code == 503
+
+    until(lambda: server.get("/ready").status_code == 200, 60)
+    assert server.engine.pid != killed.pid
+    assert running(server) == 0
+    again = Background(server, max_tokens=5)
+    again.join(10)
+    assert again.finish_reason == "length"
+
+    server.engine.send_signal(signal.SIGKILL)
+    assert server.wait(10) == 1
+    assert "Traceback" not in server.log
 
 
 def test_sigterm_lets_open_requests_end_and_takes_no_new_ones(start: Start) -> None:

@@ -75,8 +75,17 @@ class Server:
 
     @property
     def engine(self) -> psutil.Process:
-        [child] = psutil.Process(self.process.pid).children()
-        return child
+        [engine] = self._children("engine.service")
+        return engine
+
+    @property
+    def workers(self) -> list[psutil.Process]:
+        """Those that speak HTTP, where there are several."""
+        return self._children("server.worker")
+
+    def _children(self, module: str) -> list[psutil.Process]:
+        children = psutil.Process(self.process.pid).children()
+        return [each for each in children if module in "".join(each.cmdline())]
 
     def wait(self, seconds: float) -> int:
         """Exit code.  All of standard error has been read then."""

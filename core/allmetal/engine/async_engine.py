@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import traceback
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +17,15 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 import msgspec
-import zmq.asyncio
 
 from allmetal.config import EngineConfig
 from allmetal.engine import ipc
 from allmetal.engine.asks import AnyAsk, Ask, AskStats
 from allmetal.engine.engine import EngineStats
+from allmetal.engine.link import Link, again
 from allmetal.engine.output import OutputProcessor, Prompt, tokenize, word_ids
-from allmetal.engine.process import ENGINE, EngineProcess
+from allmetal.engine.owned import OwnedEngine
+from allmetal.engine.process import ENGINE
 from allmetal.errors import AllmetalError, EngineDeadError, RequestError
 from allmetal.platform.plan import Plan
 from allmetal.request import RequestOutput, SamplingParams
@@ -35,9 +35,6 @@ from allmetal.text.tokenizer import Tokenizer
 A = TypeVar("A")
 T = TypeVar("T")
 
-# What a process said before it ended may still be on its way when its end is noticed.
-_LAST_WORDS_S = 0.1
-_STOP_GRACE_S = 5.0
 _TOKENIZER_THREADS = 2
 
 
@@ -69,51 +66,41 @@ class AsyncEngine:
     generation_config: Mapping[str, Any]
     ready: ipc.Ready
 
-    def __init__(self, config: EngineConfig, *, factory: str = ENGINE) -> None:
-        loop = asyncio.get_running_loop()
+    def __init__(self, config: EngineConfig, link: Link) -> None:
         self.config = config
         self.error: EngineDeadError | None = None
-        """Why the engine is dead; None while it lives."""
+        """Why the engine is gone; None while it lives."""
+        self.gone_for_good = asyncio.Event()
+        self._link = link
         self._streams: dict[str, _Stream] = {}
         self._calls: dict[int, tuple[Ask[Any], asyncio.Future[Any]]] = {}
         self._call_ids = itertools.count()
-        self._hello: asyncio.Future[ipc.Hello] = loop.create_future()
-        self._ready: asyncio.Future[ipc.Ready] = loop.create_future()
-        self._exited = asyncio.Event()
         self._threads = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="tokenize")
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        ipc.unlimited(self._socket, linger_ms=0)
-        self._rendezvous = ipc.Rendezvous.make()
-        self._rendezvous.bind(self._socket)
-        self._process = EngineProcess(
-            self._rendezvous.address,
-            factory=factory,
-            on_exit=partial(_call_in_loop, loop, self._exited.set),
-        )
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
-        for task in self._tasks:
-            task.add_done_callback(self._task_ended)
 
     @classmethod
-    async def start(cls, config: EngineConfig, *, factory: str = ENGINE) -> AsyncEngine:
+    async def start(
+        cls, config: EngineConfig, *, factory: str = ENGINE, restart: int = 0
+    ) -> AsyncEngine:
         """Start the process and load the model.  Raises what loading raised there.
 
-        `factory` names what makes an Engine from a config, as "module:attribute".
+        `factory` names what makes an Engine from a config, as "module:attribute".  An engine that
+        dies is started again up to `restart` times in a row.
         """
-        engine = cls(config, factory=factory)
+        return await cls.join(config, OwnedEngine(config, factory=factory, restart=restart))
+
+    @classmethod
+    async def join(cls, config: EngineConfig, link: Link) -> AsyncEngine:
+        """Be a front end of an engine that is reached by `link`, which is closed with this."""
+        engine = cls(config, link)
         try:
-            await asyncio.gather(engine._load(), engine._load_text())
+            await asyncio.gather(engine._open(), engine._load_text())
         except BaseException:
             await engine.close()
             raise
         return engine
 
-    async def _load(self) -> None:
-        await asyncio.shield(self._hello)
-        self._rendezvous.remove()
-        self._send(ipc.Start(self.config))
-        self.ready = await asyncio.shield(self._ready)
+    async def _open(self) -> None:
+        self.ready = await self._link.open(self)
 
     async def _load_text(self) -> None:
         self.tokenizer, self.generation_config = await self.in_thread(load_text, self.config)
@@ -128,7 +115,7 @@ class AsyncEngine:
     @property
     def pid(self) -> int:
         """Of the engine's process."""
-        return self._process.pid
+        return self._link.pid
 
     async def generate(
         self,
@@ -228,64 +215,35 @@ class AsyncEngine:
             async with asyncio.timeout(drain_s):
                 while drain_s and self._streams and self.error is None:
                     await asyncio.sleep(0.02)
-        alive, loaded = self.error is None, self._ready.done()
-        self._die(EngineDeadError("the engine was closed"))
-        if alive:
-            self._send(ipc.Close())
-        # While loading it does not listen, and there is nothing to save.
-        grace_s = 0.0 if alive and not loaded else _STOP_GRACE_S
-        await asyncio.to_thread(self._process.stop, grace_s=grace_s)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._socket.close()
-        self._context.term()
-        self._rendezvous.remove()
+        if self.error is None:
+            self.down(EngineDeadError("the engine was closed"))
+        await self._link.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _check_alive(self) -> None:
         if self.error is not None:
-            raise _again(self.error)
+            raise again(self.error)
 
-    def _die(self, error: AllmetalError) -> None:
-        """Every open request and call gets `error`; the first one is kept."""
-        if self.error is not None:
-            return
-        for waiting in (self._hello, self._ready):
-            if not waiting.done():
-                waiting.set_exception(_again(error))
-                waiting.exception()  # somebody may have stopped waiting
-        if not isinstance(error, EngineDeadError):
-            error = EngineDeadError(f"the engine failed: {error.message}", hint=error.hint)
+    def down(self, error: EngineDeadError) -> None:
+        """Every open request and call gets `error`."""
         self.error = error
         for stream in self._streams.values():
-            stream.fail(_again(error))
+            if stream.error is None:
+                stream.fail(again(error))
         for call_id in self._calls:
-            self._answer(call_id, _again(error))
+            self._answer(call_id, again(error))
+        if self._link.lost:
+            self.gone_for_good.set()
 
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            traceback.print_exception(error)
-            self._die(ipc.as_error(ipc.failure(error)))
+    def up(self, ready: ipc.Ready) -> None:
+        self.ready, self.error = ready, None
 
     # ---- messages --------------------------------------------------------------------------
 
     def _send(self, message: ipc.Message) -> None:
-        # There is no limit on what may be queued, so this neither waits nor fails.
-        self._socket.send(ipc.encode(message))
+        self._link.send(message)
 
-    async def _read(self) -> None:
-        while True:
-            self._handle(ipc.decode_from_engine(await self._socket.recv()))
-            # While messages wait, receiving one does not suspend: let the streams have their turn.
-            await asyncio.sleep(0)
-
-    async def _watch(self) -> None:
-        await self._exited.wait()
-        await asyncio.sleep(_LAST_WORDS_S)
-        self._die(EngineDeadError(f"the engine process is gone: {self._process.exit_reason()}"))
-
-    def _handle(self, message: ipc.FromEngine) -> None:
+    def take(self, message: ipc.FromEngine) -> None:
         match message:
             case ipc.Step(deltas):
                 taken = self._outputs.take(deltas)
@@ -300,12 +258,8 @@ class AsyncEngine:
                 self._answer(call_id, value)
             case ipc.Refused(call_id, failure):
                 self._answer(call_id, ipc.as_error(failure))
-            case ipc.Hello():
-                self._hello.set_result(message)
-            case ipc.Ready():
-                self._ready.set_result(message)
-            case ipc.Failure():
-                self._die(ipc.as_error(message))
+            case ipc.Hello() | ipc.Ready() | ipc.Failure():
+                raise AssertionError("for the link")
 
     def _answer(self, call_id: int, value: msgspec.Raw | AllmetalError) -> None:
         ask, future = self._calls.get(call_id, (None, None))
@@ -315,13 +269,3 @@ class AsyncEngine:
             future.set_exception(value)
         else:
             future.set_result(msgspec.msgpack.decode(value, type=ask.answer))
-
-
-def _again(error: AllmetalError) -> AllmetalError:
-    """A copy to raise elsewhere: a raised error keeps the traceback of where it was."""
-    return ipc.as_error(ipc.failure(error))
-
-
-def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
-        loop.call_soon_threadsafe(call)

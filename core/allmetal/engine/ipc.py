@@ -1,7 +1,9 @@
-"""What crosses between the server's process and the engine's: msgpack messages over one socket.
+"""What crosses between a server's process and the engine's: msgpack messages over one socket.
 
-Each end holds a ZeroMQ DEALER.  Where the system has them the socket is a file in a private folder,
-which goes as soon as both ends are connected; elsewhere it is a port of the loopback interface.
+The process that started the engine and the engine hold a ZeroMQ DEALER each; where the engine is
+shared it has a ROUTER besides, which more front ends join.  Where the system has them a socket is a
+file in a private folder, which goes as soon as both ends are connected, or with the engine where it
+is shared; elsewhere it is a port of the loopback interface.
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ class Message(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Start(Message, frozen=True):
-    """To the engine, first: load this."""
+    """To the engine, first: load this.  `shared`: let other front ends join."""
 
     config: EngineConfig
+    shared: bool = False
 
 
 class Add(Message, frozen=True):
@@ -56,6 +59,12 @@ class Call(Message, frozen=True):
     ask: AnyAsk
 
 
+class Leave(Message, frozen=True):
+    """That front end, by its name, is gone: end what it asked for."""
+
+    front: str
+
+
 class Close(Message, frozen=True):
     """Drop what is running and exit."""
 
@@ -67,7 +76,10 @@ class Hello(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """Loaded.  Sizes are bytes; `num_blocks` cache blocks of `block_size` tokens."""
+    """Loaded.  Sizes are bytes; `num_blocks` cache blocks of `block_size` tokens.
+
+    Other front ends join at `address`; "": none can.
+    """
 
     plan: Plan
     max_model_len: int
@@ -75,6 +87,7 @@ class Ready(Message, frozen=True):
     num_blocks: int
     block_size: int
     weight_bytes: int
+    address: str = ""
 
 
 class Failure(Message, frozen=True):
@@ -107,7 +120,7 @@ class Refused(Message, frozen=True):
     failure: Failure
 
 
-ToEngine: TypeAlias = Start | Add | Abort | Call | Close
+ToEngine: TypeAlias = Start | Add | Abort | Call | Leave | Close
 FromEngine: TypeAlias = Hello | Ready | Failure | Rejected | Step | Answer | Refused
 
 

@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
 from functools import reduce
 from importlib import import_module
 
@@ -18,29 +17,29 @@ from allmetal.engine import ipc
 from allmetal.engine.answers import answer
 from allmetal.engine.asks import AnyAsk
 from allmetal.engine.engine import Engine
+from allmetal.engine.fronts import PARENT, Fronts
 from allmetal.errors import AllmetalError, RequestError
 from allmetal.request import Request, TokenDelta
 
 
 def main(address: str, factory: str) -> None:
     """Connect, load, serve until told to stop.  The whole life of the process."""
-    _exit_with_parent(address)
+    folders = [address]
+    _exit_with_parent(folders)
     # The parent decides when to stop: signals to the whole group must not cut its shutdown short.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     context = zmq.Context()
-    socket = context.socket(zmq.DEALER)
-    ipc.unlimited(socket, linger_ms=1000)
-    socket.connect(address)
+    fronts = Fronts(context, address)
     code = 0
     try:
-        _serve(socket, factory)
+        _serve(fronts, factory, folders)
     except Exception as error:
         code = 1
         if not isinstance(error, AllmetalError):  # a bug: those who mend it want to see where
             traceback.print_exc()
-        socket.send(ipc.encode(ipc.failure(error)))
-    socket.close()
+        fronts.send(PARENT, ipc.failure(error))
+    fronts.close()
     context.term()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -48,22 +47,27 @@ def main(address: str, factory: str) -> None:
     os._exit(code)
 
 
-def _serve(socket: zmq.Socket[bytes], factory: str) -> None:
-    socket.send(ipc.encode(ipc.Hello(os.getpid())))
-    start = ipc.decode_to_engine(socket.recv())
+def _serve(fronts: Fronts, factory: str, folders: list[str]) -> None:
+    fronts.send(PARENT, ipc.Hello(os.getpid()))
+    start = fronts.first()
     if not isinstance(start, ipc.Start):
         return
     module, _, path = factory.partition(":")
     make = reduce(getattr, path.split("."), import_module(module))
     engine: Engine = make(start.config)  # type: ignore[operator]
+    address = ""
     try:
-        socket.send(ipc.encode(_ready(engine)))
-        _loop(socket, engine)
+        if start.shared:
+            address = fronts.share()
+            folders.append(address)
+        fronts.send(PARENT, _ready(engine, address))
+        _loop(fronts, engine)
     finally:
+        ipc.remove_folder(address)
         engine.close()
 
 
-def _ready(engine: Engine) -> ipc.Ready:
+def _ready(engine: Engine, address: str) -> ipc.Ready:
     assert engine.plan is not None
     return ipc.Ready(
         plan=engine.plan,
@@ -72,54 +76,48 @@ def _ready(engine: Engine) -> ipc.Ready:
         num_blocks=engine.layout.num_blocks,
         block_size=engine.layout.block_size,
         weight_bytes=engine.loaded.weight_bytes,
+        address=address,
     )
 
 
-def _loop(socket: zmq.Socket[bytes], engine: Engine) -> None:
+def _loop(fronts: Fronts, engine: Engine) -> None:
     while True:
-        for message in _received(socket, wait=not engine.has_work):
+        for front, message in fronts.received(wait=not engine.has_work):
             if isinstance(message, ipc.Close):
                 return
-            _handle(socket, engine, message)
+            _handle(fronts, engine, front, message)
         if engine.has_work and (deltas := engine.step()):
-            socket.send(ipc.encode(ipc.Step(deltas)))
+            fronts.spread(deltas)
 
 
-def _received(socket: zmq.Socket[bytes], *, wait: bool) -> Iterator[ipc.ToEngine]:
-    """Every message that has come; with `wait`, at least one."""
-    flags = 0 if wait else zmq.NOBLOCK
-    while True:
-        try:
-            yield ipc.decode_to_engine(socket.recv(flags))
-        except zmq.Again:
-            return
-        flags = zmq.NOBLOCK
-
-
-def _handle(socket: zmq.Socket[bytes], engine: Engine, message: ipc.ToEngine) -> None:
+def _handle(fronts: Fronts, engine: Engine, front: bytes, message: ipc.ToEngine) -> None:
     match message:
         case ipc.Add(request_id, requests):
-            _add(socket, engine, request_id, requests)
+            _add(fronts, engine, front, request_id, requests)
         case ipc.Abort(request_ids):
-            socket.send(ipc.encode(ipc.Step(engine.abort(request_ids))))
+            fronts.spread(engine.abort(request_ids))
         case ipc.Call(call_id, ask):
-            _answer(socket, engine, call_id, ask)
+            _answer(fronts, engine, front, call_id, ask)
+        case ipc.Leave(name):
+            engine.abort(fronts.leave(name))
 
 
 def _add(
-    socket: zmq.Socket[bytes], engine: Engine, request_id: str, requests: list[Request]
+    fronts: Fronts, engine: Engine, front: bytes, request_id: str, requests: list[Request]
 ) -> None:
-    added: list[str] = []
+    added: list[Request] = []
     try:
         for request in requests:
             engine.add(request)
-            added.append(request.request_id)
+            added.append(request)
     except RequestError as error:
-        engine.abort(added)
-        socket.send(ipc.encode(ipc.Rejected(request_id, ipc.failure(error))))
+        engine.abort([request.request_id for request in added])
+        fronts.send(front, ipc.Rejected(request_id, ipc.failure(error)))
+    else:
+        fronts.own(front, added)
 
 
-def _answer(socket: zmq.Socket[bytes], engine: Engine, call_id: int, ask: AnyAsk) -> None:
+def _answer(fronts: Fronts, engine: Engine, front: bytes, call_id: int, ask: AnyAsk) -> None:
     deltas: list[TokenDelta] = []
     try:
         value = msgspec.Raw(ipc.encode(answer(engine, ask, deltas)))
@@ -127,16 +125,17 @@ def _answer(socket: zmq.Socket[bytes], engine: Engine, call_id: int, ask: AnyAsk
     except AllmetalError as error:
         reply = ipc.Refused(call_id, ipc.failure(error))
     if deltas:  # first: who hears that all were ended has their ends then
-        socket.send(ipc.encode(ipc.Step(deltas)))
-    socket.send(ipc.encode(reply))
+        fronts.spread(deltas)
+    fronts.send(front, reply)
 
 
-def _exit_with_parent(address: str) -> None:
+def _exit_with_parent(folders: list[str]) -> None:
     """End this process when the pipe from its parent closes."""
 
     def wait() -> None:
         sys.stdin.buffer.read()
-        ipc.remove_folder(address)
+        for address in folders:
+            ipc.remove_folder(address)
         os._exit(3)
 
     threading.Thread(target=wait, name="parent-watch", daemon=True).start()

@@ -411,7 +411,7 @@ def test_close_lets_open_requests_end_when_told_to(tiny_llama: Path) -> None:
 def test_an_engine_that_hangs_is_ended_in_bounded_time(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allmetal.engine.async_engine._STOP_GRACE_S", 0.5)
+    monkeypatch.setattr("allmetal.engine.life._STOP_GRACE_S", 0.5)
 
     async def main() -> None:
         async with started(tiny_llama, "hangs") as engine:
@@ -437,12 +437,14 @@ sys.path[:] = {sys.path!r}
 tempfile.tempdir = {str(tmp_path)!r}
 from allmetal.config import EngineConfig
 from allmetal.engine.async_engine import AsyncEngine
+from allmetal.engine.owned import OwnedEngine
 from allmetal.request import SamplingParams
 
 async def main():
-    make = AsyncEngine(EngineConfig(model={str(tiny_llama)!r}), factory="stand_ins:{kind}")
-    print(make.pid, flush=True)
-    await asyncio.gather(make._load(), make._load_text())
+    config = EngineConfig(model={str(tiny_llama)!r})
+    link = OwnedEngine(config, factory="stand_ins:{kind}")
+    print(link.pid, flush=True)
+    make = await AsyncEngine.join(config, link)
     async for _ in make.generate("abc", SamplingParams(max_tokens=500)):
         print("token", flush=True)
 
