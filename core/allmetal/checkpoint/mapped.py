@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 from pathlib import Path
+
+import numpy as np
 
 from allmetal.errors import CheckpointError
 
@@ -33,3 +36,18 @@ class MappedFile:
         self.view.release()
         with contextlib.suppress(BufferError):
             self._map.close()
+
+
+def give_back(view: memoryview) -> None:
+    """The pages that lie within a mapped view leave this process; they are read again if they are
+    touched again, from the system's cache while it has them.  Best effort."""
+    if not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    begin = np.frombuffer(view, np.uint8).ctypes.data
+    first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (begin + view.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
+    if length > 0:
+        # mmap's own method would need to know where in the file the view lies.
+        madvise = ctypes.CDLL(None).madvise
+        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        madvise(first, length, mmap.MADV_DONTNEED)

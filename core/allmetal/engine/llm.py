@@ -11,6 +11,7 @@ from allmetal.config import EngineConfig
 from allmetal.engine.engine import Engine
 from allmetal.engine.output import OutputProcessor, Prompt
 from allmetal.errors import EngineDeadError, RequestError
+from allmetal.executor.ahead import link_ahead
 from allmetal.request import RequestOutput, SamplingParams
 from allmetal.text import load_text
 
@@ -34,6 +35,7 @@ class LLM:
 
     def __init__(self, model: str, **options: Any) -> None:
         self.config = EngineConfig(model=model, **options)
+        link_ahead()
         self.tokenizer, self.generation_config = load_text(self.config, late=True)
         self.engine = Engine.from_config(self.config)
         self._outputs = OutputProcessor(self.tokenizer)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
-from contextlib import suppress
 from math import prod
 
 import torch
 
 from allmetal.platform.kv import CacheLayout
 from allmetal.platform.specs import AttentionOp
+from allmetal.runner.host_memory import zeroed_pages
 
 
 def allocate_caches(
@@ -45,8 +44,4 @@ def zeroed_bytes(size: int, device: torch.device) -> torch.Tensor:
     large cache costs nothing before it is used."""
     if device.type != "cpu" or size == 0:
         return torch.zeros(size, dtype=torch.uint8, device=device)
-    pages = mmap.mmap(-1, size)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel built without them
-            pages.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(pages, dtype=torch.uint8)
+    return zeroed_pages(size)

@@ -114,8 +114,9 @@ def _narrow(family: _Family, vocab: Vocabulary, text: str) -> tokenizers.Tokeniz
     # A token with spaces may be looked for in another spelling.
     spaced = [i for i in vocab.of_kind(CONTROL, USER_DEFINED) if b" " in vocab.raw[i]]
     always = {*vocab.of_kind(BYTE, UNKNOWN), *vocab.special_ids(), *spaced}
-    ids = [i for i, token in enumerate(vocab.raw) if token in place or i in always]
-    return _finished(family, vocab, ids)
+    if text:
+        always.update(i for i, token in enumerate(vocab.raw) if token in place)
+    return _finished(family, vocab, sorted(always))
 
 
 class _SentencePiece:

@@ -32,8 +32,12 @@ class Rotary:
 
 def rotary(ctx: BuildContext, config: RopeConfig, *, interleaved: bool = False) -> Rotary:
     """The table for every position up to `ctx.max_model_len`."""
-    table = cos_sin_table(config, ctx.max_model_len)
-    return Rotary(table.to(ctx.device), interleaved)
+    num_positions = ctx.max_model_len
+    if ctx.device.type == "meta":  # only the shape is asked for, and whether the config is sound
+        frequencies, _ = _KINDS[config.kind](config, num_positions)
+        shape = (num_positions, 2 * frequencies.shape[-1])
+        return Rotary(torch.empty(shape, device=ctx.device), interleaved)
+    return Rotary(cos_sin_table(config, num_positions).to(ctx.device), interleaved)
 
 
 def cos_sin_table(config: RopeConfig, num_positions: int) -> torch.Tensor:
@@ -41,7 +45,10 @@ def cos_sin_table(config: RopeConfig, num_positions: int) -> torch.Tensor:
     positions = torch.arange(num_positions, dtype=torch.float32)[:, None]
     frequencies, scale = _KINDS[config.kind](config, num_positions)
     angles = positions * frequencies
-    return torch.cat([angles.cos(), angles.sin()], dim=-1) * scale
+    table = torch.empty(num_positions, 2 * angles.shape[1])
+    torch.cos(angles, out=table[:, : angles.shape[1]])
+    torch.sin(angles, out=table[:, angles.shape[1] :])
+    return table if scale == 1.0 else table.mul_(scale)
 
 
 def _plain(config: RopeConfig, theta: float | None = None) -> torch.Tensor:

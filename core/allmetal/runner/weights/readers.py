@@ -12,9 +12,11 @@ import torch
 from tqdm import tqdm
 
 from allmetal.checkpoint.contract import Checkpoint, TensorInfo
+from allmetal.checkpoint.mapped import give_back
 from allmetal.platform.specs import DenseWeight, GGUFWeight, WeightFormat
 from allmetal.quant.ggml import BLOCKS, row_bytes
 from allmetal.quant.gguf import dequantize_into
+from allmetal.runner.host_memory import LARGE, zeroed_pages
 from allmetal_models.base import WeightReader
 
 CHUNK_BYTES = 8 << 20
@@ -42,7 +44,9 @@ def weight_readers(
     )
     with bar:
         for name, info in checkpoint.tensors.items():
-            yield name, StoredReader(name, info, checkpoint.data(name))
+            data = checkpoint.data(name)
+            yield name, StoredReader(name, info, data)
+            give_back(data)
             bar.update(info.nbytes)
 
 
@@ -158,6 +162,9 @@ def _length(shape: tuple[int, ...], dim: int, start: int, length: int | None) ->
 
 def _copy(stored: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> torch.Tensor:
     """A tensor of its own with these bytes; this is where the file is read."""
-    out = torch.empty(stored.shape, dtype=torch.uint8)
+    if stored.nbytes < LARGE:
+        out = torch.empty(stored.shape, dtype=torch.uint8)
+    else:
+        out = zeroed_pages(stored.nbytes).view(stored.shape)
     np.copyto(out.numpy(), stored)
     return out
