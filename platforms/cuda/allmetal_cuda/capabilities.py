@@ -41,7 +41,7 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "attention.soft_cap": Native("triton_attention"),
         "attention.sinks": Native("triton_attention"),
         "mla": Unsupported("allmetal-cuda has no latent attention kernel yet"),
-        "moe": Unsupported("allmetal-cuda has no expert kernel yet"),
+        "moe": Native("triton_moe"),
         "collective.all_reduce": one_rank,
         "collective.all_gather": one_rank,
         "collective.all_to_all": one_rank,

@@ -10,6 +10,7 @@ from allmetal_triton.ops.attention_input import TritonAttentionInput
 from allmetal_triton.ops.decode_state import TritonDecodeState
 from allmetal_triton.ops.gated_activation import TritonGatedActivation
 from allmetal_triton.ops.linear import TritonLinear
+from allmetal_triton.ops.moe import TritonMoE
 from allmetal_triton.ops.rms_norm import TritonRMSNorm
 from allmetal_triton.ops.sampling import TritonSampling
 from allmetal_triton.target import Target
@@ -21,6 +22,7 @@ def kernels(target: Target) -> Mapping[str, Sequence[AnyKernel]]:
         "attention": (TritonAttention(target),),
         "attention_input": (TritonAttentionInput(target),),
         "linear": (TritonLinear(target),),
+        "moe": (TritonMoE(target),),
         "rms_norm": (TritonRMSNorm(target),),
         "gated_activation": (TritonGatedActivation(target),),
         "decode_state": (TritonDecodeState(),),

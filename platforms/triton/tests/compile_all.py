@@ -19,7 +19,9 @@ from allmetal.platform.specs import (
     DenseWeight,
     GatedActivationSpec,
     LinearSpec,
+    MoESpec,
     RMSNormSpec,
+    Routing,
     SamplingSpec,
 )
 from allmetal.testing.batches import paged_batch
@@ -119,6 +121,28 @@ def compile_the_rest(offered) -> None:  # type: ignore[no-untyped-def]
     op(logits, ones, torch.ones(2, dtype=torch.int32), ones, ones, ones)
 
 
+def compile_moe(offered) -> None:  # type: ignore[no-untyped-def]
+    """Few tokens, some, and many."""
+    dense = DenseWeight(dtype=DTYPE)
+    spec = MoESpec(
+        dtype=DTYPE,
+        num_experts=16,
+        hidden_size=2048,
+        intermediate_size=768,
+        activation="silu",
+        routing=Routing(top_k=8),
+        gate_up=dense,
+        down=dense,
+    )
+    op, dtype = offered["moe"][0].build(spec), getattr(torch, DTYPE)
+    packed = op.pack(
+        {"weight": torch.zeros(16, 1536, 2048, dtype=dtype)},
+        {"weight": torch.zeros(16, 2048, 768, dtype=dtype)},
+    )
+    for num_tokens in (2, 100, 400):
+        op(torch.zeros(num_tokens, 2048, dtype=dtype), torch.zeros(num_tokens, 16), packed)
+
+
 def main() -> None:
     backend, name = sys.argv[1:]
     arch = int(name) if name.isdigit() else name
@@ -135,6 +159,7 @@ def main() -> None:
         for given in INPUTS:
             compile_input(given, offered)
         compile_the_rest(offered)
+        compile_moe(offered)
     print(json.dumps([asdict(usage) for usage in found]))
 
 
