@@ -1,0 +1,3 @@
+"""The page at `/`: plain HTML, style sheets and modules, and what they ask beyond the APIs."""
+
+from __future__ import annotations
