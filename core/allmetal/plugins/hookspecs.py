@@ -54,3 +54,14 @@ def allmetal_parsers() -> Sequence[ParserSpec]:  # type: ignore[empty-body]
 
     A stranger's parser replaces a built-in one of its name.
     """
+
+
+@hookspec
+def allmetal_structured_providers() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Providers of structured output: name -> "module:callable".
+
+    The callable takes a `Vocabulary` and returns a `Provider` (allmetal.structured.contract); its
+    module is imported when the first constraint is compiled, and may fail to be with ImportError.
+    Of those that are not asked for by name the first that can compile a constraint does; built-in
+    ones come first.  A stranger's replaces a built-in one of its name.
+    """

@@ -55,6 +55,11 @@ class Plugins:
         """Name -> parser.  A stranger's replaces a built-in one."""
         return self._merged("allmetal_parsers", _parsers, _by_name, "parser")
 
+    def structured_providers(self) -> Mapping[str, str]:
+        """Name -> "module:callable"."""
+        hook, noun = "allmetal_structured_providers", "structured output provider"
+        return self._merged(hook, _strings_by_string, Mapping.items, noun)
+
     def _merged(
         self,
         hook: str,
