@@ -211,9 +211,17 @@ def test_the_core_imports_what_it_declares_and_declares_what_it_imports() -> Non
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     declared = distributions(pyproject["project"]["dependencies"])
     extras = pyproject["tool"]["hatch"]["metadata"]["hooks"]["custom"]["extras"]
-    asked = [*extras["kit"], *extras["bench"]]
-    module = {"pyzmq": "zmq"}
-    brought = {"torch"} | distributions(asked)  # by platforms; by those who ask for an extra
+    asked = [*extras["kit"], *extras["bench"], *extras["grpc"]]
+    module = {
+        "pyzmq": "zmq",
+        "grpcio": "grpc",
+        "grpcio_health_checking": "grpc_health",
+        "grpcio_reflection": "grpc_reflection",
+        "protobuf": "google",
+    }
+    brought = {"torch"} | {
+        module.get(name, name) for name in distributions(asked)
+    }  # by platforms; by those who ask for an extra
     imported = {
         name.split(".")[0]
         for folder in LIBRARIES[:3]
