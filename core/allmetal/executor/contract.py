@@ -54,6 +54,7 @@ class StepPlan:
     `num_computed`: tokens of the sequence that are in the cache before the step.
     `samples`: whether the sequence's last known token is in this step, so that a new one follows.
     `new_blocks`: (slot, group, index in the sequence's table, block ids from there on).
+    `masked`: tokens are chosen only after `TakesMasks.mask` was called for this step.
     """
 
     step_id: int
@@ -64,6 +65,20 @@ class StepPlan:
     samples: list[bool]
     new_blocks: list[tuple[int, int, int, list[int]]]
     num_tokens: int
+    masked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenMasks:
+    """Which tokens the sequences of a step may get, those at `slots`; others may get any.
+
+    `bits`: a row for each slot, of as many whole 8 bytes as the vocabulary has bits for; bit t % 8
+    of byte t // 8 says whether token t may come.
+    """
+
+    step_id: int
+    slots: list[int]
+    bits: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +131,23 @@ class GivesMemoryBack(Protocol):
 
     def restore(self, layout: CacheLayout) -> None:
         """As after `load` and `allocate`; the cache's content is lost.  Raises what they raise."""
+        ...
+
+
+@runtime_checkable
+class TakesMasks(Protocol):
+    """Kept beside `Executor` by one that can hold a step's choice of tokens back.
+
+    Which tokens may come depends on the one before, which the step before has yet to bring: so a
+    step is executed ahead as any other, and its masks come as soon as they are known, while it
+    runs.  Without it no output can be constrained.
+    """
+
+    def mask(self, masks: TokenMasks) -> None:
+        """Let the tokens of the last step executed, which is a masked one, be chosen.
+
+        A result that is asked for before is that of no masks.
+        """
         ...
 
 

@@ -16,7 +16,7 @@ import torch
 
 from allmetal.config import EngineConfig
 from allmetal.errors import ConfigError
-from allmetal.executor.contract import LoadedModel, StepFuture, StepOutput, StepPlan
+from allmetal.executor.contract import LoadedModel, StepFuture, StepOutput, StepPlan, TokenMasks
 from allmetal.platform.contract import Device, Platform, Unsupported
 from allmetal.platform.kv import CacheLayout
 from allmetal.platform.plan import Decision, Plan
@@ -62,6 +62,27 @@ class _Finished:
         return self._outcome
 
 
+class _Held:
+    """A step that has been executed but for the choice of its tokens."""
+
+    __slots__ = ("_choose", "_chosen")
+
+    def __init__(self, choose: Callable[[TokenMasks | None], StepFuture]) -> None:
+        self._choose = choose
+        self._chosen: StepFuture | None = None
+
+    def mask(self, masks: TokenMasks | None) -> StepFuture:
+        if self._chosen is None:
+            self._chosen = self._choose(masks)
+        return self._chosen
+
+    def done(self) -> bool:
+        return self._chosen is not None and self._chosen.done()
+
+    def result(self) -> StepOutput:
+        return self.mask(None).result()
+
+
 class LocalExecutor:
     """Loads and runs `plan` on its device.  Methods are called by one thread."""
 
@@ -85,6 +106,7 @@ class LocalExecutor:
         self._device: Device | None = None
         self._rank: Rank | None = None
         self._worker: ThreadPoolExecutor | None = None
+        self._held: _Held | None = None
 
     def load(self) -> LoadedModel:
         device = self._device = open_device(self._config, self._plan, self._served_platform)
@@ -99,16 +121,35 @@ class LocalExecutor:
 
     def execute(self, step: StepPlan) -> StepFuture:
         """Never raises what the step raises; its future does."""
-        runner = self._runner
-        if self._worker is not None:
-            return self._worker.submit(runner.execute, step)
+        runner, worker = self._runner, self._worker
+        if step.masked:
+            self._held = self._hold(step)
+            return self._held
+        if worker is not None:
+            return worker.submit(runner.execute, step)
+        return _settled(lambda: runner.launch(step))
+
+    def mask(self, masks: TokenMasks) -> None:
+        """See `TakesMasks`."""
+        assert self._held is not None, "a masked step comes first"
+        self._held.mask(masks)
+        self._held = None
+
+    def _hold(self, step: StepPlan) -> _Held:
+        runner, worker = self._runner, self._worker
+        if worker is not None:
+            forward = worker.submit(runner.forward, step)
+            return _Held(
+                lambda masks: worker.submit(
+                    lambda: runner.choose(forward.result(), masks).collect()
+                )
+            )
         try:
-            launched = runner.launch(step)
-            if launched.done():
-                return _Finished(launched.collect())
-            return _Launched(launched)
-        except Exception as exc:  # the engine decides what to do about it
-            return _Finished(exc)
+            forwarded = runner.forward(step)
+        except Exception as exc:
+            failed = _Finished(exc)
+            return _Held(lambda _: failed)
+        return _Held(lambda masks: _settled(lambda: runner.choose(forwarded, masks)))
 
     def release(self, *, weights: bool) -> int | Unsupported:
         """See `GivesMemoryBack`."""
@@ -165,3 +206,12 @@ class LocalExecutor:
     def _run(self, work: Callable[[], T]) -> T:
         """Do it in the rank's thread, where steps will run, if it has one."""
         return work() if self._worker is None else self._worker.submit(work).result()
+
+
+def _settled(launch: Callable[[], LaunchedStep]) -> StepFuture:
+    """What came of it, well or not, or what is on its way."""
+    try:
+        launched = launch()
+        return _Finished(launched.collect()) if launched.done() else _Launched(launched)
+    except Exception as exc:  # the engine decides what to do about it
+        return _Finished(exc)

@@ -9,11 +9,11 @@ Legend: T tokens, R sampled rows, C channels, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
-from allmetal.executor.contract import SequenceStart, StepOutput, StepPlan
+from allmetal.executor.contract import SequenceStart, StepOutput, StepPlan, TokenMasks
 from allmetal.platform.contract import Device
 from allmetal.platform.kv import CacheLayout
 from allmetal.platform.plan import Decision, Plan
@@ -73,6 +73,16 @@ class LaunchedStep:
         )
 
 
+@dataclass(slots=True, kw_only=True)
+class Forwarded:
+    """A step whose tokens are still to be chosen: replayed with its graphs, or computed."""
+
+    step: StepPlan
+    replayed: tuple[DecodeGraphs, Replayed] | None = None
+    computed: tuple[StepInputs, torch.Tensor] | None = None
+    prompt: list[tuple[int, RowLogprobs]] = field(default_factory=list)
+
+
 class ModelRunner:
     """Runs steps of `model` on `device`.  Not thread-safe: one thread makes all calls."""
 
@@ -129,18 +139,32 @@ class ModelRunner:
     def execute(self, step: StepPlan) -> StepOutput:
         return self.launch(step).collect()
 
-    @torch.inference_mode()
     def launch(self, step: StepPlan) -> LaunchedStep:
+        return self.choose(self.forward(step))
+
+    @torch.inference_mode()
+    def forward(self, step: StepPlan) -> Forwarded:
+        """All of a step but the choice of tokens, which comes before the next step."""
         for start in step.starts:
             self._start(start)
         decode, mixed = self._graphs.decode, self._graphs.mixed
         if decode is not None and (replayed := decode.replay(step)) is not None:
-            return self._report(step, self._choose(decode, replayed), [])
+            return Forwarded(step=step, replayed=(decode, replayed))
         prepared = None if mixed is None else mixed.replay(step)
         inputs, hidden = self._compute(step) if prepared is None else prepared
         prompt = self._prompt_logprobs(step, inputs, hidden)
-        sampled = self._sample(inputs, hidden)
-        return self._report(step, sampled, prompt)
+        return Forwarded(step=step, computed=(inputs, hidden), prompt=prompt)
+
+    @torch.inference_mode()
+    def choose(self, forwarded: Forwarded, masks: TokenMasks | None = None) -> LaunchedStep:
+        """The tokens of a step, within `masks`."""
+        sampled: Sampled | None
+        if forwarded.replayed is not None:
+            sampled = self._choose(*forwarded.replayed, masks)
+        else:
+            assert forwarded.computed is not None
+            sampled = self._sample(*forwarded.computed, masks)
+        return self._report(forwarded.step, sampled, forwarded.prompt)
 
     def _compute(self, step: StepPlan) -> tuple[StepInputs, torch.Tensor]:
         """The hidden states [T, C] of a step that is not recorded."""
@@ -151,11 +175,13 @@ class ModelRunner:
         self._sampler.start(start)
         self._prompt_logprobs.start(start)
 
-    def _choose(self, graphs: DecodeGraphs, step: Replayed) -> Sampled:
+    def _choose(self, graphs: DecodeGraphs, step: Replayed, masks: TokenMasks | None) -> Sampled:
         """The tokens of a replayed step: its own, unless a row needs more than its argmax."""
         rows, need = step.rows, self._sampler.needs(step.rows)
         token_ids: torch.Tensor | None = None
-        if not need:
+        if masks is not None and masks.slots:
+            pass
+        elif not need:
             token_ids = step.token_ids
         elif not need & ~DRAWS:
             token_ids = graphs.draw(step, filtered=bool(need & FILTERS))
@@ -163,17 +189,19 @@ class ModelRunner:
             # Without a copy on its way to the host, the next replay would change them.
             kept = token_ids.clone() if self._downloader is None else token_ids
             return Sampled(token_ids=kept)
-        sampled = self._sampler(step.logits, rows)
+        sampled = self._sampler(step.logits, rows, masks)
         self._state.write_tokens(rows.slots, rows.positions, sampled.token_ids)
         return sampled
 
-    def _sample(self, inputs: StepInputs, hidden: torch.Tensor) -> Sampled | None:
+    def _sample(
+        self, inputs: StepInputs, hidden: torch.Tensor, masks: TokenMasks | None
+    ) -> Sampled | None:
         rows = inputs.samples
         if rows is None:
             return None
         if rows.hidden is not None:
             hidden = hidden.index_select(0, rows.hidden)
-        sampled = self._sampler(self._model.logits(hidden), rows)
+        sampled = self._sampler(self._model.logits(hidden), rows, masks)
         self._state.write_tokens(rows.slots, rows.positions, sampled.token_ids)
         return sampled
 

@@ -13,6 +13,7 @@ import torch
 
 from allmetal.config import EngineConfig
 from allmetal.errors import AllmetalError, ConfigError
+from allmetal.executor.contract import TokenMasks
 from allmetal.executor.local import LocalExecutor
 from allmetal.platform.contract import Memory
 from allmetal.platform.kv import CacheLayout, KVGroup
@@ -74,6 +75,40 @@ def executor(
     )
     yield made
     made.close()
+
+
+def test_a_masked_step_waits_for_its_masks_and_no_other_does(
+    executor: Any, hand: Any, expected: Any
+) -> None:
+    bits = (1 << 41).to_bytes(16, "little")  # token 41 alone
+    first = hand.plan({0: 7}, hand.start(0, PROMPT))
+    before = executor.execute(first)
+    held = executor.execute(dataclasses.replace(hand.plan({0: 1}), masked=True))
+    tokens = before.result().token_ids
+    assert not held.done()
+    executor.mask(TokenMasks(step_id=1, slots=[0], bits=bits))
+    after = executor.execute(hand.plan({0: 1}))
+
+    assert [41] == held.result().token_ids
+    sequence = [*PROMPT, *tokens, 41]
+    assert [*sequence, *after.result().token_ids] == expected(sequence, 1)
+
+
+def test_a_masked_step_whose_masks_never_come_hangs_nobody(
+    executor: Any, hand: Any, expected: Any
+) -> None:
+    step = dataclasses.replace(hand.plan({0: 7}, hand.start(0, PROMPT)), masked=True)
+
+    assert [*PROMPT, *executor.execute(step).result().token_ids] == expected(PROMPT, 1)
+
+
+def test_a_masked_step_that_fails_says_so_when_it_is_asked(executor: Any, hand: Any) -> None:
+    plan = hand.plan({0: 7}, hand.start(0, PROMPT))
+    held = executor.execute(dataclasses.replace(plan, masked=True, slots=[10_000]))
+    executor.mask(TokenMasks(step_id=0, slots=[], bits=b""))
+
+    with pytest.raises((IndexError, RuntimeError)):
+        held.result()
 
 
 def test_steps_given_ahead_run_in_order(executor: Any, hand: Any, expected: Any) -> None:

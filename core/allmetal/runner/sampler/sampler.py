@@ -15,7 +15,7 @@ from operator import or_
 
 import torch
 
-from allmetal.executor.contract import NO_TOKEN, SequenceStart
+from allmetal.executor.contract import NO_TOKEN, SequenceStart, TokenMasks
 from allmetal.platform.specs import SamplingOp
 from allmetal.runner.inputs import SampleRows
 from allmetal.runner.sampler.constraints import (
@@ -25,6 +25,7 @@ from allmetal.runner.sampler.constraints import (
     slot_constraints,
 )
 from allmetal.runner.sampler.logprobs import RowLogprobs, row_logprobs
+from allmetal.runner.sampler.masks import Masks
 from allmetal.runner.sampler.params import EDITS, PENALTY, Need, Records, needs
 from allmetal.runner.sampler.penalties import penalise
 from allmetal.runner.sampler.random import uniform
@@ -94,6 +95,7 @@ class Sampler:
         self._constraints: dict[int, SlotConstraints] = {}
         self._num_logprobs: dict[int, int] = {}
         self._mix = _Mix(slots=[], need=0)
+        self._masks = Masks(uploader, vocab_size)
 
     def start(self, start: SequenceStart) -> None:
         """A sequence takes a slot; nothing of the one before is kept."""
@@ -109,19 +111,25 @@ class Sampler:
         """What any of the rows needs beyond the argmax of its logits: bits of `Need`."""
         return self._mix_of(rows).need
 
-    def __call__(self, logits: torch.Tensor, rows: SampleRows) -> Sampled:
+    def __call__(
+        self, logits: torch.Tensor, rows: SampleRows, masks: TokenMasks | None = None
+    ) -> Sampled:
         """logits [R, V] float32, which may be overwritten."""
         mix = self._mix_of(rows)
         need = mix.need
+        masked = None if masks is None else self._masks.of(masks, rows)
         if not need:
+            logits = logits if masked is None else masked.apply(logits)
             token_ids = self._op(logits, None, None, None, None, None)
             best = logits.gather(1, token_ids[:, None])[:, 0]
             return Sampled(token_ids=_where_finite(best, token_ids))
         raw = None
         if mix.logprobs is not None:
             raw = mix.logprobs.of(logits)
-            if raw is logits and need != Need.LOGPROBS:
+            if raw is logits and (need != Need.LOGPROBS or masked is not None):
                 raw = logits.clone()
+        if masked is not None:
+            logits = masked.apply(logits)
         if need & EDITS:
             logits = logits.contiguous()
             self._edit(logits, mix, rows)
