@@ -13,7 +13,18 @@ from pathlib import Path
 CORE = Path(__file__).parents[2] / "core/allmetal"
 FILES = (
     "platform/contract.py",
-    "platform/specs.py",
+    *(
+        f"platform/specs/{name}.py"
+        for name in (
+            "attention",
+            "encoder_attention",
+            "linear",
+            "elementwise",
+            "moe",
+            "sampling",
+            "decode_state",
+        )
+    ),
     "platform/batch.py",
     "platform/kv.py",
     "executor/contract.py",

@@ -144,6 +144,10 @@ def _attention_input(spec: specs.AttentionInputSpec) -> Callable[..., torch.Tens
     return lambda qkv, *_: qkv.new_zeros(qkv.shape[0], spec.num_heads, spec.head_dim)
 
 
+def _encoder_attention(spec: specs.EncoderAttentionSpec) -> Callable[..., torch.Tensor]:
+    return lambda q, *_: q.new_zeros(q.shape)
+
+
 def _rms_norm(spec: specs.RMSNormSpec) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     return lambda x, *_: (x.new_zeros(x.shape), x)
 
@@ -187,6 +191,7 @@ _OPS: Mapping[str, Callable[[Any], Any]] = {
     "attention": _Attention,
     "attention_input": _attention_input,
     "decode_state": _DecodeState,
+    "encoder_attention": _encoder_attention,
     "linear": _Linear,
     "moe": _MoE,
     "rms_norm": _rms_norm,

@@ -43,7 +43,8 @@ def plan(
     memory_fraction = _memory(rows, advice)
     prefix_caching = rows.switch("prefix_caching", config.prefix_caching)
     async_scheduling = rows.switch("async_scheduling", config.async_scheduling)
-    graph_sizes, graph_tokens = _graphs(rows, advice, max_num_seqs, max_num_batched_tokens)
+    most_tokens = min(max_num_batched_tokens, max_num_seqs * max_model_len)
+    graph_sizes, graph_tokens = _graphs(rows, advice, max_num_seqs, most_tokens)
     tensor_parallel_size = _tensor_parallel(rows, num_devices)
     _rest(rows)
     return Plan(

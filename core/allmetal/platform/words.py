@@ -10,6 +10,7 @@ from allmetal.platform.specs import (
     AttentionSpec,
     DecodeStateSpec,
     DenseWeight,
+    EncoderAttentionSpec,
     GatedActivationSpec,
     GGUFWeight,
     IntWeight,
@@ -40,6 +41,10 @@ def problem(spec: object) -> str:
                 ],
                 f"cache {spec.kv_layout}",
             )
+        case EncoderAttentionSpec():
+            heads = f"{spec.num_heads} heads on {spec.num_kv_heads} of {spec.head_dim}"
+            window = f"window {spec.window}" if spec.window is not None else "every token"
+            return _join(spec.dtype, heads, window)
         case LinearSpec():
             size = f"{spec.in_features} -> {spec.out_features}"
             return _join(size, weight(spec.weight), "bias" if spec.bias else "")

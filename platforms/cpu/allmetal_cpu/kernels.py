@@ -13,6 +13,7 @@ from allmetal_cpu.native.rms_norm import RMS_NORM
 from allmetal_cpu.native.sampling import SAMPLING
 from allmetal_cpu.ops.attention import TorchPagedAttention
 from allmetal_cpu.ops.attention_input import TorchAttentionInput
+from allmetal_cpu.ops.encoder_attention import TorchEncoderAttention
 from allmetal_cpu.ops.gated_activation import TorchGatedActivation
 from allmetal_cpu.ops.linear import ExpandedLinear, OneDNNLinear, TorchInt8Linear
 from allmetal_cpu.ops.moe import GroupedExperts
@@ -26,6 +27,7 @@ def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
     return {
         "attention": (ATTENTION, TorchPagedAttention()),
         "attention_input": (ATTENTION_INPUT, TorchAttentionInput()),
+        "encoder_attention": (TorchEncoderAttention(),),
         "linear": linear,
         "moe": (GroupedExperts(linear, activation),),
         "rms_norm": (RMS_NORM, TorchRMSNorm()),

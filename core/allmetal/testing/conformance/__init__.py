@@ -24,6 +24,7 @@ _PARTS = (
     "devices",
     "draws",
     "elementwise",
+    "encoder_attention",
     "engines",
     "linear",
     "model",
@@ -43,6 +44,9 @@ from allmetal.testing.conformance.contract import ContractConformance  # noqa: E
 from allmetal.testing.conformance.decode_state import DecodeStateConformance  # noqa: E402
 from allmetal.testing.conformance.devices import DevicesConformance  # noqa: E402
 from allmetal.testing.conformance.elementwise import ElementwiseConformance  # noqa: E402
+from allmetal.testing.conformance.encoder_attention import (  # noqa: E402
+    EncoderAttentionConformance,
+)
 from allmetal.testing.conformance.linear import LinearConformance  # noqa: E402
 from allmetal.testing.conformance.model import ModelConformance  # noqa: E402
 from allmetal.testing.conformance.moe import MoEConformance  # noqa: E402
@@ -56,6 +60,7 @@ class PlatformConformance(
     AttentionInputConformance,
     DecodeStateConformance,
     ElementwiseConformance,
+    EncoderAttentionConformance,
     LinearConformance,
     MoEConformance,
     SamplingConformance,

@@ -12,6 +12,7 @@ from allmetal.platform.specs import (
     AttentionInputSpec,
     AttentionSpec,
     DenseWeight,
+    EncoderAttentionSpec,
     GatedActivationSpec,
     GGUFWeight,
     IntWeight,
@@ -102,6 +103,17 @@ def _attention_input(dice: _Dice) -> AttentionInputSpec:
     )
 
 
+def _encoder_attention(dice: _Dice) -> EncoderAttentionSpec:
+    heads = _heads(dice)
+    del heads["block_size"]
+    return EncoderAttentionSpec(
+        dtype=dice.one_of(DTYPES),
+        **heads,
+        scale=heads["head_dim"] ** -0.5 * dice.one_of((0.7, 1.0, 1.3)),
+        window=dice.between(1, 60) if dice.chance(30) else None,
+    )
+
+
 def _linear(dice: _Dice) -> LinearSpec:
     dtype = dice.one_of(DTYPES)
     in_features, weight = dice.between(1, 300), _weight(dice, dtype)
@@ -179,6 +191,7 @@ def _activation(dice: _Dice) -> GatedActivationSpec:
 _DRAWS: Mapping[str, Callable[[_Dice], Any]] = {
     "attention": _attention,
     "attention_input": _attention_input,
+    "encoder_attention": _encoder_attention,
     "linear": _linear,
     "moe": _moe,
     "rms_norm": _norm,

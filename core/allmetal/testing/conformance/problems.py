@@ -14,6 +14,7 @@ from allmetal.platform.specs import (
     AttentionSpec,
     DecodeStateSpec,
     DenseWeight,
+    EncoderAttentionSpec,
     GatedActivationSpec,
     GGUFWeight,
     IntWeight,
@@ -88,6 +89,19 @@ def _attention_input() -> list[AttentionInputSpec]:
         {"kv_dtype": "float8_e5m2"},
     ]
     return [*some, *(replace(p, **c) for p in layouts for c in changes)]
+
+
+def _encoder_attention() -> list[EncoderAttentionSpec]:
+    plain = [
+        EncoderAttentionSpec(dtype=dtype, num_heads=6, num_kv_heads=6, head_dim=32, scale=32**-0.5)
+        for dtype in DTYPES
+    ]
+    return [
+        *plain,
+        *(replace(p, num_kv_heads=2, head_dim=80) for p in plain[:2]),
+        *(replace(p, window=w) for p in plain[:1] for w in (1, 16)),
+        replace(plain[1], num_heads=3, num_kv_heads=1, head_dim=128, window=40),
+    ]
 
 
 def _linear() -> list[LinearSpec]:
@@ -180,6 +194,7 @@ def _moe() -> list[MoESpec]:
 
 ATTENTION = _attention()
 ATTENTION_INPUT = _attention_input()
+ENCODER_ATTENTION = _encoder_attention()
 LINEAR = _linear()
 MOE = _moe()
 RMS_NORM = _norms()
@@ -201,6 +216,7 @@ def _tells(feature: str, spec: Spec) -> bool:
 SPECS: Sequence[Spec] = [
     *ATTENTION,
     *ATTENTION_INPUT,
+    *ENCODER_ATTENTION,
     *LINEAR,
     *MOE,
     *RMS_NORM,
