@@ -251,6 +251,8 @@ def test_graphs_need_the_platform_and_end_at_the_largest_batch() -> None:
     with_prompts = make(advice=advice, table=table)
     assert with_prompts.graph_tokens == (16, 64, 1000)
     assert row(with_prompts, "graph_capture").got == "4 sizes up to 100, prompts up to 1000 tokens"
+    few = make(advice=advice, table=table, max_num_seqs=3, max_model_len=30)
+    assert few.graph_tokens == (16, 64, 90)  # no step can have more
     assert make(advice=replace(advice, graph_sizes=()), table=table).graph_tokens == ()
     unwanted = make(advice=advice, table=table, graph_capture=False)
     assert unwanted.graph_sizes == ()

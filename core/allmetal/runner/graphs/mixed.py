@@ -5,7 +5,7 @@ before it and chooses tokens after it is launched by hand, and depends on few ro
 the smallest size that holds it.  Tokens left over belong to sequences on the padding slot, and
 sequences left over have no tokens.
 
-Legend: T tokens of a graph, R sequences of all graphs, the padding included, C channels.
+Legend: T tokens of a graph, R sequences it may have, the padding included, C channels.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ class MixedGraphs:
         self._model = model
         self._state = state
         self._uploader = uploader
-        self._rows = state.num_slots + 1
         self._sizes: list[int] = []
         self._steps: dict[int, Launch] = {}
         self._hidden = torch.empty(0)
@@ -45,13 +44,18 @@ class MixedGraphs:
         """Those that are recorded, rising."""
         return self._sizes
 
+    def _rows(self, size: int) -> int:
+        """R: as many sequences as there can be, each with a token or more, and the padding."""
+        return min(self._state.num_slots, size) + 1
+
     # ---- once ------------------------------------------------------------------------------
 
     def record(self, capture: GraphCapture, sizes: Sequence[int]) -> str | None:
         """Record steps of `sizes` tokens.  Returns why some are missing, or None."""
         device = self._state.tokens.device
         # Slots, lengths and starts of R sequences; then slot, position and hidden row of samples.
-        self._words = torch.empty(6 * self._rows + 1, dtype=torch.int64, device=device)
+        words = 6 * self._rows(max(sizes)) + 1
+        self._words = torch.empty(words, dtype=torch.int64, device=device)
         self._ramp = torch.arange(max(sizes), device=device)
         self._hidden = torch.empty(0)
         self._steps, missing = record_ladder(capture, sizes, self._pad, self._run, "tokens")
@@ -66,7 +70,7 @@ class MixedGraphs:
 
     def _run(self, size: int) -> torch.Tensor:
         """From words to hidden states [T, C]."""
-        state, rows = self._state, self._rows
+        state, rows = self._state, self._rows(size)
         slots, lens, starts = self._words[: 3 * rows + 1].split([rows, rows, rows + 1])
         ramp = self._ramp[:size]
         row = torch.searchsorted(starts[1:], ramp, right=True)  # of each token
@@ -99,7 +103,8 @@ class MixedGraphs:
         if place == len(self._sizes):
             return None
         size = self._sizes[place]
-        if size - step.num_tokens > (self._rows - len(step.slots)) * self._longest:
+        rows = self._rows(size)
+        if size - step.num_tokens > (rows - len(step.slots)) * self._longest:
             return None
         self._update(step)
         seq_lens = [c + n for c, n in zip(step.num_computed, step.num_scheduled, strict=True)]
@@ -114,7 +119,7 @@ class MixedGraphs:
         recorded.graph.replay()
         samples = None
         if sampling:
-            rows, count = self._rows, len(seq_lens)
+            count = len(seq_lens)
             samples = sample_rows(
                 step,
                 seq_lens,
@@ -141,7 +146,7 @@ class MixedGraphs:
         size: int,
     ) -> None:
         """Slots, lengths and starts of these sequences and of the padding."""
-        left = self._rows - len(slots)
+        left = self._rows(size) - len(slots)
         whole, rest = divmod(size - query_starts[-1], self._longest)
         padding = [self._longest] * whole + [rest] * (whole < left) + [0] * (left - whole - 1)
         words.fromlist(slots)

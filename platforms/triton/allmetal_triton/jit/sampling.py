@@ -49,7 +49,8 @@ def chunk_tops(
     top, place = tl.max(x, axis=0, return_indices=True, return_indices_tie_break_left=True)
     out = row * chunks + chunk
     tl.store(tops + out, top)
-    tl.store(places + out, chunk * CHUNK + place)
+    # Where nothing is larger than anything (not numbers), still a token.
+    tl.store(places + out, tl.minimum(chunk * CHUNK + place, size - 1))
     if temperature is not None:
         base = tl.where(top == float("-inf"), 0.0, top)
         tl.store(lows + out, tl.min(tl.where(x == float("-inf"), float("inf"), x), axis=0))
@@ -62,7 +63,8 @@ def pick_top(tops, places, tokens, chunks, S: tl.constexpr):
     """The first of a row's largest values."""
     row = tl.program_id(0).to(tl.int64)
     top, _ = row_top(tops, row, chunks, S)
-    place = tl.load(places + row * chunks + tl.argmax(top, axis=0))
+    best = tl.minimum(tl.argmax(top, axis=0), chunks - 1)
+    place = tl.load(places + row * chunks + best)
     tl.store(tokens + row, place.to(tl.int64))
 
 
@@ -126,5 +128,6 @@ def draw(
             each = tl.where(score >= tl.load(least + row), each, 0.0)
         token = here * CHUNK + _first_beyond(each, target, CHUNK)
     else:
-        token = tl.load(places + row * chunks + tl.argmax(chunk_top, axis=0))
+        here = tl.minimum(tl.argmax(chunk_top, axis=0), chunks - 1)
+        token = tl.load(places + row * chunks + here)
     tl.store(tokens + row, token.to(tl.int64))
