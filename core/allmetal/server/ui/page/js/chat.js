@@ -60,6 +60,8 @@ export class Chat {
 
   #ask(text) {
     if (!this.messages.length) this.#log.replaceChildren();
+    // What got no answer is not asked again with it.
+    if (this.messages.at(-1)?.role === "user") this.messages.pop();
     this.messages.push({ role: "user", content: text });
     this.#log.append(userTurn(text));
     this.#answer();

@@ -42,7 +42,8 @@ const REASONS = { length: "at the length limit", stopped: "stopped by you", abor
 export function told(facts) {
   const parts = [`${short(facts.tokens)} token${facts.tokens === 1 ? "" : "s"}`];
   const decoding = facts.seconds - (facts.ttft ?? 0);
-  if (facts.tokens > 1 && decoding > 0) parts.push(`${short((facts.tokens - 1) / decoding)} tokens/s`);
+  // What came all at once was not seen to take time.
+  if (facts.tokens > 1 && decoding > 0.05) parts.push(`${short((facts.tokens - 1) / decoding)} tokens/s`);
   if (facts.ttft != null) parts.push(`first after ${seconds(facts.ttft)}`);
   if (facts.prompt) parts.push(`prompt of ${short(facts.prompt)}`);
   if (REASONS[facts.reason]) parts.push(REASONS[facts.reason]);

@@ -91,7 +91,7 @@ function paragraph(lines, at) {
   let end = at + 1;
   const ends = () => KINDS.slice(0, -1).some(([starts]) => starts(lines, end));
   while (end < lines.length && !ends()) end++;
-  const parts = lines.slice(at, end).flatMap((line, i) => [i && h("br"), ...inline(line)]);
+  const parts = lines.slice(at, end).flatMap((line, i) => [i ? h("br") : "", ...inline(line)]);
   return [h("p", {}, parts), end];
 }
 

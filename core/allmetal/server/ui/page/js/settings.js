@@ -64,13 +64,13 @@ export class Settings {
 
   slider(name, title, min, max, step, otherwise, doc) {
     const start = this.defaults[name] ?? otherwise;
-    const shown = h("output", {}, String(this.values[name] ?? start));
+    const shown = h("span", { class: "value" }, String(this.values[name] ?? start));
     const oninput = (event) => {
       shown.textContent = String(Number(event.target.value));
       this.set(name, Number(event.target.value));
     };
     const value = String(this.values[name] ?? start);
-    const range = h("input", { type: "range", min, max, step, oninput, title: doc });
+    const range = h("input", { type: "range", min, max, step, oninput, title: doc, "aria-label": title });
     range.value = value;
     return h("label", { class: "row" }, h("span", {}, title, shown), range);
   }

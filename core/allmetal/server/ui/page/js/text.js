@@ -10,6 +10,8 @@ const START = "The three most important things to know about metals are";
 export class Text {
   #running = null;
   #before = null;
+  #pending = "";
+  #drawing = 0;
   /** Where text begins that the model wrote; null while there is none. */
   #from = null;
   #behind = h("div", { class: "behind", "aria-hidden": "true" });
@@ -62,15 +64,25 @@ export class Text {
       onText: (text) => this.#add(text),
     });
     this.#running = null;
+    this.#draw();
     this.#busy(false);
     this.#facts.textContent = facts.error ? "" : told(facts);
     if (facts.error) this.#error.append(failure(facts.error, () => this.#continue()));
   }
 
+  /** Drawn once a frame, however many pieces come. */
   #add(text) {
+    this.#pending += text;
+    this.#drawing ||= requestAnimationFrame(() => this.#draw());
+  }
+
+  #draw() {
+    cancelAnimationFrame(this.#drawing);
+    this.#drawing = 0;
     const box = this.#input;
     const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 80;
-    box.value += text;
+    box.value += this.#pending;
+    this.#pending = "";
     this.#mark();
     if (atEnd) box.scrollTop = box.scrollHeight;
     this.#behind.scrollTop = box.scrollTop;
