@@ -24,6 +24,7 @@ COMMANDS = {
     "run": "generate text from one prompt",
     "chat": "talk to a model in the terminal",
     "serve": "serve a model over HTTP, with the OpenAI API",
+    "batch": "answer a file of requests, in the batch format of OpenAI",
     "bench": "measure latency or throughput",
     "matrix": "what each platform can do",
     "explain": "what a model would run on here, kernel by kernel, before loading it",
