@@ -24,8 +24,10 @@ def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
     own: dict[str, tuple[AnyKernel, ...]] = {"linear": (CublasLinear(),)}
     if HOPPER <= _capability(device) < BLACKWELL:
         from allmetal_cuda.ops.hopper_attention import HopperAttention
+        from allmetal_cuda.ops.hopper_linear import HopperLinear
 
         own["attention"] = (HopperAttention(here),)
+        own["linear"] = (HopperLinear(here), *own["linear"])
     return {family: (*own.get(family, ()), *shared[family]) for family in shared}
 
 

@@ -1,4 +1,4 @@
-"""Compile the attention of prompts for Hopper, on any machine; prints what each kernel takes.
+"""Compile what is written for Hopper, on any machine; prints what each kernel takes.
 
 A program of its own, since a process either interprets Triton's kernels or compiles them.
 """
@@ -10,9 +10,10 @@ from dataclasses import asdict, replace
 
 import torch
 
-from allmetal.platform.specs import AttentionSpec
+from allmetal.platform.specs import AttentionSpec, DenseWeight, LinearSpec
 from allmetal.testing.batches import paged_batch
 from allmetal_cuda.ops.hopper_attention import HopperAttention
+from allmetal_cuda.ops.hopper_linear import HopperLinear
 from allmetal_triton.compile_only import SHARED_MEMORY, compiling_for
 from allmetal_triton.target import Target
 
@@ -25,23 +26,47 @@ LLAMA = AttentionSpec(
     block_size=16,
     scale=128**-0.5,
 )
-SPECS = [
+ATTENTIONS = [
     LLAMA,
     replace(LLAMA, head_dim=64, num_heads=64, window=128, sinks=True),
     replace(LLAMA, head_dim=256, num_heads=8, num_kv_heads=4, window=512, soft_cap=50.0),
     replace(LLAMA, block_size=64),
 ]
+# (in, out): tokens shared out, channels shared out, whole tiles, more of them than cores.
+LINEARS = [(2048, 1024), (4096, 4096), (4096, 6144), (4096, 28672)]
+NUM_TOKENS = (16, 32, 64, 128)
+
+
+def compile_attention(spec: AttentionSpec, target: Target) -> None:
+    op = HopperAttention(replace(target, num_cores=lambda: 1)).build(spec)
+    paged = paged_batch([300], [300], spec.block_size, generator=torch.Generator())
+    cache = torch.zeros(op.cache_shape(paged.num_blocks), dtype=torch.bfloat16)
+    q = torch.zeros(300, spec.num_heads, spec.head_dim, dtype=torch.bfloat16)
+    op(q, cache, paged.attention, torch.zeros(spec.num_heads) if spec.sinks else None)
+
+
+def compile_linear(in_features: int, out_features: int, target: Target) -> None:
+    spec = LinearSpec(
+        dtype="bfloat16",
+        in_features=in_features,
+        out_features=out_features,
+        bias=False,
+        weight=DenseWeight(dtype="bfloat16"),
+    )
+    op = HopperLinear(target).build(spec)
+    weight = op.pack({"weight": torch.empty(out_features, in_features, dtype=torch.bfloat16)})
+    for num_tokens in NUM_TOKENS:
+        if (num_tokens, out_features) != (128, 28672):  # it is cuBLAS's, which is not here
+            op(torch.empty(num_tokens, in_features, dtype=torch.bfloat16), weight, None)
 
 
 def main() -> None:
-    target = Target(num_cores=lambda: 1, shared_memory=SHARED_MEMORY[90], dot_rows=64)
+    target = Target(num_cores=lambda: 132, shared_memory=SHARED_MEMORY[90], dot_rows=64, early=True)
     with compiling_for("cuda", 90) as found:
-        for spec in SPECS:
-            op = HopperAttention(target).build(spec)
-            paged = paged_batch([300], [300], spec.block_size, generator=torch.Generator())
-            cache = torch.zeros(op.cache_shape(paged.num_blocks), dtype=torch.bfloat16)
-            q = torch.zeros(300, spec.num_heads, spec.head_dim, dtype=torch.bfloat16)
-            op(q, cache, paged.attention, torch.zeros(spec.num_heads) if spec.sinks else None)
+        for spec in ATTENTIONS:
+            compile_attention(spec, target)
+        for shape in LINEARS:
+            compile_linear(*shape, target)
     print(json.dumps([asdict(usage) for usage in found]))
 
 

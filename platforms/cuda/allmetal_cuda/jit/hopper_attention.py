@@ -280,7 +280,9 @@ def _write(acc, total, out, lane, head, begin, query_len, KV_HEADS: gl.constexpr
 
 
 # fmt: off
-@gluon.jit
+@gluon.jit(
+    do_not_specialize=["table_stride"], do_not_specialize_on_alignment=["block_table"],
+)
 def hopper_attention(
     q, cache, out, block_table, items, sinks, scale, q_stride, table_stride,
     KV_HEADS: gl.constexpr, GROUP: gl.constexpr, PAGE: gl.constexpr, WINDOW: gl.constexpr,

@@ -121,7 +121,9 @@ def _span(tile, part, num_parts, query_len, context, M: tl.constexpr, GROUP: tl.
 
 
 # fmt: off
-@triton.jit
+@triton.jit(
+    do_not_specialize=["table_stride"], do_not_specialize_on_alignment=["block_table"],
+)
 def attention(
     q, cache, out, block_table, items, counters, part_sums, part_values, sinks, scale,
     q_stride, table_stride, block_stride, value_offset, token_stride, head_stride,
@@ -135,6 +137,7 @@ def attention(
     PHASES: tiles that all rows see in full are done without masks; else every tile has them.
     ROWS: rows an item can really have; parts are added up AT_ONCE rows of PARTS parts at a time.
     """
+    let_next_begin(EARLY)
     wait_for_last(EARLY)
     slot, head = tl.program_id(0) // KV_HEADS, tl.program_id(0) % KV_HEADS
     item = items + slot * 8
@@ -170,7 +173,6 @@ def attention(
                        scale, DIM, PAGE, WINDOW, SOFT_CAP, PRECISION, N, D, False)
     state = _tiles(state, high, stop, first, stop, q_MD, place, pages, keys, strides,
                    scale, DIM, PAGE, WINDOW, SOFT_CAP, PRECISION, N, D, True)
-    let_next_begin(EARLY)
     finish(state, out, slot, head, tile, part, num_parts, begin, query_len, counters, part_sums,
            part_values, KV_HEADS, GROUP, DIM, M, D, ROWS, AT_ONCE, PARTS)
     # fmt: on

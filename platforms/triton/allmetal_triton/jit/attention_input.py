@@ -97,7 +97,7 @@ def _store(values, q_row, cache_row, head, channel, known, is_q, written,
 
 
 # fmt: off
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["positions", "slot_mapping"])
 def attention_input(
     qkv, positions, cos_sin, cache, slot_mapping, q_weight, k_weight, q,
     qkv_stride, block_stride, value_offset, token_stride, head_stride,
@@ -108,6 +108,7 @@ def attention_input(
 ):
     """qkv [T, (Q_HEADS + 2 KV_HEADS) * DIM]; q [T, Q_HEADS, DIM] contiguous.  A token whose slot
     is negative is not kept.  LIMIT: where the cache's type saturates, None if it does not."""
+    let_next_begin(EARLY)
     wait_for_last(EARLY)
     token = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * B + tl.arange(0, B))[:, None]
@@ -134,7 +135,6 @@ def attention_input(
         others = tl.load(base + rest_channel, mask=rest_known, other=0.0).to(tl.float32)
         squares += tl.sum(others * others, axis=1)
 
-    let_next_begin(EARLY)
     factor = _factor(squares, row, is_q, NORM, EPS, Q_HEADS, KV_HEADS, DIM, Q_BLOCK, K_BLOCK)
     if ROTARY > 0:
         at_first, at_second = _pair_channels(pair[None, :], INTERLEAVED, ROTARY)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_seqs"])
 def read_state(
     words,
     tokens,
@@ -54,7 +54,7 @@ def read_state(
         tl.store(seq_lens + seq, length.to(tl.int32))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_seqs"])
 def write_state(
     words,
     tokens,

@@ -2,7 +2,8 @@
 
 Source: programmatic dependent launch, CUDA C++ programming guide.  Whatever a kernel does before it
 waits must not depend on an earlier launch: weights and tables are nobody's output.  A kernel lets
-the next begin when it has loaded what it needs, so that the two do not compete for memory.
+the next begin at once: the next one's weights are on their way while this one still waits.  Only
+what has no rest of weights to come, and is bound by memory itself, does so after its loads.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def gated_activation(
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < DIM
+    let_next_begin(EARLY)
     wait_for_last(EARLY)
     gate = tl.load(x + row * x_stride + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(x + row * x_stride + DIM + at, mask=inside, other=0.0).to(tl.float32)
-    let_next_begin(EARLY)
     tl.store(y + row * DIM + at, (activate(gate, ACTIVATION) * up).to(y.dtype.element_ty), inside)

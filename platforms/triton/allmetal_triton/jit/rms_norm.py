@@ -30,6 +30,7 @@ def rms_norm(
     at = tl.arange(0, BLOCK)
     inside = at < DIM
     w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32) + OFFSET
+    let_next_begin(EARLY)
     wait_for_last(EARLY)
     values = tl.load(x + row * x_stride + at, mask=inside, other=0.0)
     if RESIDUAL:
@@ -37,7 +38,6 @@ def rms_norm(
         # The sum is rounded before the norm sees it: it is what the next layer adds to.
         values = (values.to(tl.float32) + added.to(tl.float32)).to(x.dtype.element_ty)
         tl.store(s + row * DIM + at, values, mask=inside)
-    let_next_begin(EARLY)
     values = values.to(tl.float32)
     normal = values * tl.rsqrt(tl.sum(values * values, axis=0) / DIM + EPS)
     if CAST_BEFORE_WEIGHT:

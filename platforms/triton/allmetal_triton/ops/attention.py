@@ -29,6 +29,7 @@ _PARTS_PER_CORE = 1
 """Programs a core gets beyond one a tile, when long rows are cut into parts.  More only make more
 sums to add up: what is short is bandwidth, which all programs share."""
 _SLOTS_AT_ONCE = 16
+_SEQS_AT_ONCE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ class PagedAttention:
             WINDOW=spec.window or 0,
             MIN_QUERY=query_lens[0],
             MAX_QUERY=query_lens[1],
-            SEQS=triton.next_power_of_2(num_seqs),
+            SEQS=_SEQS_AT_ONCE,
             SLOTS=_SLOTS_AT_ONCE,
             HEADS=triton.next_power_of_2(spec.num_kv_heads),
             num_warps=4,

@@ -1,0 +1,165 @@
+"""Dense linear layers on Hopper: few tokens here, one or two through Triton's, many through cuBLAS.
+
+Few tokens are bound by reading N C weights; many by 2 T N C operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import triton
+from torch.nn import functional
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from allmetal.platform.contract import Support, Supported, Unsupported
+from allmetal.platform.specs import LinearOp, LinearSpec, PackedWeight
+from allmetal_cuda.jit.hopper_linear import hopper_linear
+from allmetal_triton.ops.linear import MOST_ROWS, TritonLinear
+from allmetal_triton.target import Target
+
+MOST_TOKENS = 128
+_DTYPES = ("bfloat16", "float16")
+_ALIGNED = 8
+"""The copy engine wants rows at multiples of 16 bytes."""
+_WARPS = 4
+_MOST_SPLITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class HopperLinear:
+    target: Target
+    name: str = "hopper_linear"
+
+    def supports(self, spec: LinearSpec) -> Support:
+        if spec.dtype not in _DTYPES:
+            return Unsupported(f"dtype must be one of {', '.join(_DTYPES)}, not {spec.dtype}")
+        if spec.in_features % _ALIGNED:
+            return Unsupported(
+                f"in_features must be a multiple of {_ALIGNED}, not {spec.in_features}"
+            )
+        rest = TritonLinear(self.target).supports(spec)
+        return Supported(rank=5) if isinstance(rest, Supported) else rest
+
+    def build(self, spec: LinearSpec) -> LinearOp:
+        return _Op(spec, self.target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Tiles of `bn` outputs and `bt` tokens by `bk` channels, which `splits` programs share;
+    `stages` of them in a program's memory."""
+
+    bn: int
+    bk: int
+    bt: int
+    splits: int
+    stages: int
+
+    @property
+    def registers(self) -> int:
+        """A thread's share, so small that the next launch's programs find room beside these."""
+        sums = self.bn * self.bt // (32 * _WARPS)
+        return 72 if sums <= 32 else 112
+
+
+@cache
+def plan(in_features: int, out_features: int, num_tokens: int, num_cores: int) -> Plan | None:
+    """The fastest of some 25 for each of eleven shapes at 16, 32, 64 and 128 tokens on an H200, or
+    None where that was cuBLAS."""
+    bt = max(16, triton.next_power_of_2(num_tokens))
+    tiles = triton.cdiv(out_features, 64)
+    if tiles > num_cores:
+        if bt > 64:
+            return None
+        bn, bk = (64, 128) if bt <= 32 else (128, 64)
+        splits, stages = 1, {16: 5, 32: 4, 64: 8}[bt]
+    else:
+        # Too few outputs to keep all cores busy: share tokens out, then channels.
+        least = 16 if bt <= 32 else 32
+        while bt > least and 4 * tiles * triton.cdiv(num_tokens, bt) <= num_cores:
+            bt //= 2
+        tiles *= triton.cdiv(num_tokens, bt)
+        bn, bk = 64, 128 if bt <= 64 else 64
+        splits = max(1, min(_MOST_SPLITS, num_cores // tiles))
+        stages = {16: 10, 32: 8, 64: 6, 128: 9}[bt]
+    steps = triton.cdiv(in_features, bk)
+    splits = max(1, min(splits, steps // 4))
+    stages = min(stages, steps // splits)
+    # Results pass through the ring.
+    return (
+        Plan(bn=bn, bk=bk, bt=bt, splits=splits, stages=stages) if stages * bk >= 2 * bt else None
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weight:
+    """`counters`: how many programs have left their part of a tile of outputs."""
+
+    dense: torch.Tensor
+    counters: torch.Tensor
+
+
+class _Op:
+    def __init__(self, spec: LinearSpec, target: Target) -> None:
+        self._spec = spec
+        self._options = target.launch_options
+        self._rows = TritonLinear(target).build(spec)
+        self._num_cores = target.num_cores()
+
+    def pack(self, weights: Mapping[str, torch.Tensor]) -> PackedWeight:
+        dense = weights["weight"].contiguous()
+        counters = torch.zeros(self._num_cores, dtype=torch.int32, device=dense.device)
+        return _Weight(dense=dense, counters=counters)
+
+    def __call__(
+        self, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        assert isinstance(weight, _Weight)
+        spec, num_tokens = self._spec, x.shape[0]
+        if num_tokens <= MOST_ROWS:
+            return self._rows(x, weight.dense, bias)
+        how = None
+        if num_tokens <= MOST_TOKENS and _can_be_copied(x) and _can_be_copied(weight.dense):
+            how = plan(spec.in_features, spec.out_features, num_tokens, self._num_cores)
+        if how is None:
+            return functional.linear(x, weight.dense, bias)
+        return _multiply(x, weight, bias, how, self._options)
+
+
+def _can_be_copied(x: torch.Tensor) -> bool:
+    return x.stride(1) == 1 and x.stride(0) % _ALIGNED == 0 and x.data_ptr() % 16 == 0
+
+
+def _multiply(
+    x: torch.Tensor,
+    weight: _Weight,
+    bias: torch.Tensor | None,
+    how: Plan,
+    options: Mapping[str, bool],
+) -> torch.Tensor:
+    num_tokens, (n, c) = x.shape[0], weight.dense.shape
+    num_tiles = triton.cdiv(n, how.bn) * triton.cdiv(num_tokens, how.bt)
+    y = torch.empty((num_tokens, n), dtype=x.dtype, device=x.device)
+    parts = (num_tiles if how.splits > 1 else 0, how.splits, how.bn, how.bt)
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    hopper_linear[(num_tiles * how.splits,)](
+        TensorDescriptor.from_tensor(weight.dense, [how.bn, how.bk], layout),
+        TensorDescriptor.from_tensor(x, [how.bt, how.bk], layout),
+        bias,
+        y,
+        torch.empty(parts, dtype=torch.float32, device=x.device),
+        weight.counters,
+        num_tokens,
+        n,
+        triton.cdiv(c, how.bk),
+        SPLITS=how.splits,
+        STAGES=how.stages,
+        num_warps=_WARPS,
+        maxnreg=how.registers,
+        **options,
+    )
+    return y
