@@ -1,116 +1,54 @@
-"""allmetal and transformers on one checkpoint, in turn, in one run: decode, prefill, 16 at once.
+"""allmetal and transformers in turn on one checkpoint, in bfloat16.
 
-Each measurement is a process of its own, so that neither holds memory or threads while the other
-is timed; rounds alternate between the two, and the ratio of the medians is what counts.  Without
-MODEL a random checkpoint of Qwen3-0.6B's shape is made (1.2 GB).
+    python benchmarks/against_transformers.py [--ours FOLDER] [--static]
 
-    python benchmarks/against_transformers.py [MODEL] [--rounds 3] [--json FILE]
-
-Figures, tokens per second:
-  decode   127 / (time of 128 in, 128 out - time of 128 in, 1 out), one request
-  prefill  1024 / time of 1024 in, 1 out
-  serve16  32 requests of 128 in, 128 out, at most 16 at once, by each engine's own scheduler
-           (transformers: `generate_batch`, its continuous batching)
-  static16 the same requests as two static batches of 16 (transformers' `generate`; allmetal's
-           figure is that of serve16)
+What each figure is: benchmarks/contest/load.py.  Without --ours a random checkpoint of Qwen3-0.6B's
+shape is made (1.2 GB).  Many requests run in transformers' continuous batching
+(`generate_batch`), or with --static as two static batches of 16 (`generate`).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
-import random
-import statistics
-import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-METRICS = ("decode", "prefill", "serve16", "static16")
-NUM_REQUESTS, AT_ONCE, LENGTH = 32, 16, 128
-
-
-def prompt(length: int, seed: int) -> list[int]:
-    draw = random.Random(seed)
-    return [draw.randrange(300, 31_000) for _ in range(length)]
-
-
-def seconds(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
-
-
-class Allmetal:
-    def __init__(self, model: str) -> None:
-        from allmetal import LLM, SamplingParams
-
-        self._params = SamplingParams
-        self._llm = LLM(model, max_num_seqs=AT_ONCE, max_model_len=2048, prefix_caching=False)
-
-    def generate(self, prompts: list[list[int]], count: int) -> None:
-        params = self._params(temperature=0.0, max_tokens=count, ignore_eos=True)
-        outputs = self._llm.generate(prompts, params)
-        assert all(len(output.outputs[0].token_ids) == count for output in outputs)
-
-    serve = generate
+from contest.load import AT_ONCE
+from contest.sides import Script
+from contest.turns import in_turn, parser
+from contest.worker import work
 
 
 class Transformers:
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, static: bool) -> None:
         import torch
         import transformers
 
         transformers.logging.set_verbosity_error()
-        self._torch, self._t = torch, transformers
+        self._torch, self._t, self._static = torch, transformers, static
         self._model = transformers.AutoModelForCausalLM.from_pretrained(
             model, dtype=torch.bfloat16
         ).eval()
 
-    def _config(self, count: int) -> object:
-        return self._t.GenerationConfig(
+    def generate(self, prompts: list[list[int]], count: int) -> None:
+        config = self._t.GenerationConfig(
             max_new_tokens=count,
             min_new_tokens=count,
             do_sample=False,
             eos_token_id=-1,
             pad_token_id=0,
         )
-
-    def generate(self, prompts: list[list[int]], count: int) -> None:
+        if len(prompts) > 1 and not self._static:
+            out = self._model.generate_batch(inputs=prompts, generation_config=config)
+            assert len(out) == len(prompts)
+            assert all(len(one.generated_tokens) == count for one in out.values())
+            return
         for first in range(0, len(prompts), AT_ONCE):
             ids = self._torch.tensor(prompts[first : first + AT_ONCE])
             with self._torch.inference_mode():
                 out = self._model.generate(
-                    ids,
-                    attention_mask=self._torch.ones_like(ids),
-                    generation_config=self._config(count),
+                    ids, attention_mask=self._torch.ones_like(ids), generation_config=config
                 )
             assert out.shape[1] == ids.shape[1] + count
-
-    def serve(self, prompts: list[list[int]], count: int) -> None:
-        out = self._model.generate_batch(inputs=prompts, generation_config=self._config(count))
-        assert len(out) == len(prompts)
-        assert all(len(one.generated_tokens) == count for one in out.values())
-
-
-ENGINES = {"allmetal": Allmetal, "transformers": Transformers}
-
-
-def measure(name: str, model: str, metric: str) -> float:
-    engine = ENGINES[name](model)
-    engine.generate([prompt(16, 0)], 4)  # first calls build caches and wake threads
-    if metric == "decode":
-        first = seconds(lambda: engine.generate([prompt(LENGTH, 1)], 1))
-        whole = seconds(lambda: engine.generate([prompt(LENGTH, 2)], LENGTH))
-        return (LENGTH - 1) / (whole - first)
-    if metric == "prefill":
-        return 1024 / seconds(lambda: engine.generate([prompt(1024, 3)], 1))
-    prompts = [prompt(LENGTH, 100 + i) for i in range(NUM_REQUESTS)]
-    run = engine.generate if metric == "static16" else engine.serve
-    return NUM_REQUESTS * LENGTH / seconds(lambda: run(prompts, LENGTH))
 
 
 def make_model(folder: Path) -> Path:
@@ -135,55 +73,21 @@ def make_model(folder: Path) -> Path:
     return folder
 
 
-def in_turn(model: Path, metrics: list[str], rounds: int) -> dict[str, dict[str, list[float]]]:
-    figures: dict[str, dict[str, list[float]]] = {m: {e: [] for e in ENGINES} for m in metrics}
-    for metric in metrics:
-        for _ in range(rounds):
-            for engine in ENGINES:
-                if (engine, metric) == ("allmetal", "static16"):
-                    continue
-                command = [sys.executable, __file__, str(model), "--one", engine, metric]
-                out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                figures[metric][engine].append(float(out.split()[-1]))
-                load = os.getloadavg()[0]
-                print(f"{metric} {engine} {figures[metric][engine][-1]:.2f} tokens/s, load {load}")
-    if "static16" in figures and "serve16" in figures:
-        figures["static16"]["allmetal"] = figures["serve16"]["allmetal"]
-    return figures
-
-
-def report(figures: dict[str, dict[str, list[float]]]) -> None:
-    import torch
-    import transformers
-
-    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    print(f"{versions}; medians, tokens/s")
-    print(f"{'':10}{'allmetal':>12}{'transformers':>14}{'ratio':>8}")
-    for metric, engines in figures.items():
-        if all(engines.values()):
-            ours, theirs = (statistics.median(values) for values in engines.values())
-            print(f"{metric:10}{ours:12.1f}{theirs:14.1f}{ours / theirs:8.2f}")
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", nargs="?", help="a checkpoint folder; default: a random one")
-    parser.add_argument("--rounds", type=int, default=3, help="measurements of each")
-    parser.add_argument("--metrics", nargs="+", default=list(METRICS), choices=METRICS)
-    parser.add_argument("--json", type=Path, help="write all figures here")
-    parser.add_argument("--one", nargs=2, metavar=("ENGINE", "METRIC"), help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.one:
-        print(measure(args.one[0], args.model, args.one[1]))
+    if len(sys.argv) > 1 and sys.argv[1] in ("--work", "--startup"):
+        job, model, static = sys.argv[1:]
+        work(lambda: Transformers(model, static == "static"), startup=job == "--startup")
         return
-    from allmetal.config import cache_dir
+    options = parser(__doc__, ours_is_required=False)
+    options.add_argument("--static", action="store_true", help="many requests in static batches")
+    args = options.parse_args()
+    if args.ours is None:
+        from allmetal.config import cache_dir
 
-    model = Path(args.model) if args.model else make_model(cache_dir() / "bench" / "qwen3-0.6b")
-    figures = in_turn(model, args.metrics, args.rounds)
-    report(figures)
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=1))
+        args.ours = str(make_model(cache_dir() / "bench" / "qwen3-0.6b"))
+    arguments = [args.ours, "static" if args.static else "continuous"]
+    weights = Path(args.ours) / "model.safetensors"
+    in_turn(args, Script("transformers", sys.executable, Path(__file__), arguments, weights))
 
 
 if __name__ == "__main__":
