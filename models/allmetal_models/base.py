@@ -6,7 +6,7 @@ Legend: T tokens, N rows that are sampled, C channels, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from allmetal.platform.batch import Batch
     from allmetal.platform.kv import KVSpec
     from allmetal.platform.specs import AttentionOp, WeightFormat
+    from allmetal_models.layers.pooling import Pooler
 
 
 class WeightReader(Protocol):
@@ -40,6 +41,16 @@ class WeightReader(Protocol):
         start: int = 0,
         length: int | None = None,
     ) -> torch.Tensor: ...
+
+
+@runtime_checkable
+class Pools(Protocol):
+    """Kept beside `CausalLM` by a model that may be built to give vectors of texts."""
+
+    @property
+    def pooler(self) -> Pooler | None:
+        """None where it was built to continue texts."""
+        ...
 
 
 class CausalLM(Protocol):

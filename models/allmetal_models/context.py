@@ -10,6 +10,7 @@ import torch
 
 from allmetal.errors import ConfigError
 from allmetal.platform.specs import WeightFormat
+from allmetal_models.pooling_config import PoolingConfig
 
 if TYPE_CHECKING:
     from allmetal.platform.contract import Communicator
@@ -24,6 +25,7 @@ class BuildContext:
     name that the checkpoint lacks.  `kv_dtype` is a torch dtype's name.  `quantization` "int8"
     turns dense linear weights into 8-bit integers while they load.  With `tp_size` ranks, layers
     hold their share of heads, channels and vocabulary and need a `communicator` to meet.
+    `pooling`: vectors of texts are wanted, and no logits.
     """
 
     kernels: Kernels
@@ -37,6 +39,7 @@ class BuildContext:
     tp_rank: int = 0
     tp_size: int = 1
     communicator: Communicator | None = None
+    pooling: PoolingConfig | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.tp_rank < self.tp_size:

@@ -25,8 +25,15 @@ _GEMMA3: HFConfig = {
     "sliding_window_pattern": 6,
 }
 _EPS: HFConfig = {"rms_norm_eps": 1e-5}
+_ENCODER: HFConfig = {
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "type_vocab_size": 2,
+    "max_position_embeddings": 512,
+}
 
 DEFAULTS: Mapping[str, HFConfig] = {
+    "bert": {**_ENCODER, "pad_token_id": 0},
     "gemma": {**_GEMMA, "hidden_act": "gelu_pytorch_tanh"},
     "gemma2": {
         **_GEMMA,
@@ -66,7 +73,9 @@ DEFAULTS: Mapping[str, HFConfig] = {
     "qwen2_moe": {"qkv_bias": True, "sliding_window": 4096, "max_window_layers": 28},
     "qwen3": {"head_dim": 128, "sliding_window": 4096, "max_window_layers": 28},
     "qwen3_moe": {"norm_topk_prob": False},
+    "roberta": {**_ENCODER, "pad_token_id": 1},
     "smollm3": {"tie_word_embeddings": True, "no_rope_layer_interval": 4},
+    "xlm-roberta": {**_ENCODER, "pad_token_id": 1},
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from allmetal.plugins.hookspecs import hookimpl
 
 MODELS: Mapping[str, str] = {
+    "bert": "allmetal_models.bert:build",
     "gemma": "allmetal_models.gemma:build",
     "gemma2": "allmetal_models.gemma2:build",
     "gemma3": "allmetal_models.gemma3:build",
@@ -25,7 +26,9 @@ MODELS: Mapping[str, str] = {
     "qwen2_moe": "allmetal_models.qwen2_moe:build",
     "qwen3": "allmetal_models.qwen3:build",
     "qwen3_moe": "allmetal_models.qwen3_moe:build",
+    "roberta": "allmetal_models.bert:build",
     "smollm3": "allmetal_models.smollm3:build",
+    "xlm-roberta": "allmetal_models.bert:build",
 }
 
 

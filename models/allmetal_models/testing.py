@@ -46,12 +46,15 @@ class Driver:
 
         Gives the logits [T, V] of each sequence that got tokens, after every one of them.
         """
+        return [self.model.logits(states) for states in self.hidden(*tokens)]
+
+    def hidden(self, *tokens: Sequence[int]) -> list[torch.Tensor]:
+        """As `feed`, the hidden states [T, C] in place of logits."""
         fed = [(index, list(ids)) for index, ids in enumerate(tokens) if ids]
         hidden = self.model.forward(self._batch(fed))
-        sizes = [len(ids) for _, ids in fed]
         for index, ids in fed:
             self._lengths[index] += len(ids)
-        return list(torch.split(self.model.logits(hidden), sizes))
+        return list(torch.split(hidden, [len(ids) for _, ids in fed]))
 
     def greedy(self, prompt: Sequence[int], steps: int) -> list[int]:
         """Tokens after `prompt` on the only sequence, the likeliest at every step."""

@@ -55,11 +55,19 @@ class AttentionBatch:
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """All tokens of one step.  `groups[g]` belongs to the g-th KV group."""
+    """All tokens of one step.  `groups[g]` belongs to the g-th KV group.
+
+    What follows is for models that keep no cache, whose sequences are always whole; see
+    AttentionBatch for the first two.  `token_types`: the segment of its text that a token belongs
+    to, None where all belong to the first.
+    """
 
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64
     groups: tuple[AttentionBatch, ...]
+    query_start: torch.Tensor | None = None
+    host_query_lens: Sequence[int] = ()
+    token_types: torch.Tensor | None = None  # [T] int64
 
     @property
     def num_tokens(self) -> int:

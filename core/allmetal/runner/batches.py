@@ -49,7 +49,7 @@ def batch_of(
     token_ids = state.flat_tokens.index_select(0, at).to(torch.int64)
     blocks = positions // state.block_size
     owners = places.rows * num_blocks + blocks
-    owned = tables.view(state.num_groups, -1).index_select(1, owners)
+    owned = tables.flatten(1).index_select(1, owners)
     offsets = positions - blocks * state.block_size
     slot_mappings = owned.to(torch.int64) * state.block_size + offsets  # [G, T]
     lens32 = lens.to(torch.int32)
@@ -66,4 +66,10 @@ def batch_of(
         )
         for table, mapping in zip(tables.unbind(0), slot_mappings.unbind(0), strict=True)
     )
-    return Batch(token_ids=token_ids, positions=positions, groups=groups)
+    return Batch(
+        token_ids=token_ids,
+        positions=positions,
+        groups=groups,
+        query_start=query_start,
+        host_query_lens=numbers.query_lens,
+    )

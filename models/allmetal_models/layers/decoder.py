@@ -11,6 +11,7 @@ from re import Pattern
 
 import torch
 
+from allmetal.errors import ModelError
 from allmetal.platform.batch import Batch
 from allmetal.platform.kv import KVSpec
 from allmetal.platform.specs import AttentionOp
@@ -19,8 +20,11 @@ from allmetal_models.config import DecoderConfig
 from allmetal_models.context import BuildContext
 from allmetal_models.layers.blocks import Block, Stream
 from allmetal_models.layers.embedding import LMHead, VocabEmbedding
+from allmetal_models.layers.formats import Rows, is_stored
+from allmetal_models.layers.linear import Linear
 from allmetal_models.layers.loading import load
 from allmetal_models.layers.norm import AddRMSNorm, Norm, RMSNorm
+from allmetal_models.layers.pooling import Pooler
 from allmetal_models.layers.scope import Scope
 
 
@@ -37,12 +41,13 @@ class Decoder:
         embed: VocabEmbedding,
         blocks: Sequence[Block],
         norm: AddRMSNorm | RMSNorm,
-        head: LMHead,
+        head: LMHead | Pooler,
         vocab_size: int,
         ignored: Pattern[str],
     ) -> None:
         self._root = root
         self._embed, self._blocks, self._norm, self._head = embed, tuple(blocks), norm, head
+        self.pooler = head if isinstance(head, Pooler) else None
         self.vocab_size = vocab_size
         self._ignored = ignored
 
@@ -77,6 +82,8 @@ class Decoder:
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        if isinstance(self._head, Pooler):
+            raise ModelError("this model was built to give vectors of texts, not to continue them")
         return self._head(hidden, out)
 
 
@@ -100,7 +107,9 @@ def assemble(
     `body` and `head`: where the checkpoint has them.
     """
     root = Scope(ctx)
-    model = root / body
+    # A body that was saved alone has no name.
+    alone = ctx.pooling is not None and is_stored(ctx, "embed_tokens.weight")
+    model = root if alone else root / body
     vocab = (config.vocab_size, config.hidden_size)
     embed = VocabEmbedding(model / "embed_tokens", *vocab, scale=embed_scale)
     blocks = [block(model / f"layers.{index}", index) for index in range(config.num_layers)]
@@ -110,16 +119,34 @@ def assemble(
         embed=embed,
         blocks=blocks,
         norm=RMSNorm(model / "norm", norm) if post_norm else AddRMSNorm(model / "norm", norm),
-        head=LMHead(place, *vocab, scale=logit_scale, soft_cap=logit_soft_cap),
+        head=_pooler(root, config)
+        or LMHead(place, *vocab, scale=logit_scale, soft_cap=logit_soft_cap),
         vocab_size=config.vocab_size,
-        ignored=_ignored(config, head, ignored),
+        ignored=_ignored(ctx, config, head, ignored),
     )
 
 
-def _ignored(config: DecoderConfig, head: str, pattern: str | None) -> Pattern[str]:
+def _pooler(root: Scope, config: DecoderConfig) -> Pooler | None:
+    pooling, size = root.ctx.pooling, config.hidden_size
+    if pooling is None:
+        return None
+    if pooling.kind != "last":
+        raise ModelError(
+            f"the vectors of this decoder are pooled by {pooling.kind!r}, over tokens that may be "
+            "computed in several steps or found in the cache: only the last token can be had"
+        )
+    if not pooling.num_labels:
+        return Pooler(pooling, size)
+    every = Rows(at=root / "score", total=pooling.num_labels, ranges=((0, pooling.num_labels),))
+    return Pooler(pooling, size, Linear([every], size))
+
+
+def _ignored(
+    ctx: BuildContext, config: DecoderConfig, head: str, pattern: str | None
+) -> Pattern[str]:
     """Old checkpoints carry rotary tables, and some tied ones a second copy of the embedding."""
     patterns = [r"\.rotary_emb\.inv_freq$"]
-    if config.tie_embeddings:
+    if config.tie_embeddings or ctx.pooling is not None:
         patterns.append(rf"^{re.escape(head)}\.weight$")
     if pattern is not None:
         patterns.append(pattern)
