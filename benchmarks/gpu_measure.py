@@ -17,6 +17,7 @@ import json
 import random
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -202,6 +203,7 @@ def timed_stages() -> dict[str, float]:
         (LocalExecutor, "load"),
         (LocalExecutor, "allocate"),
         (rank, "build_model"),
+        (rank, "compile_ahead"),
         (DecodeGraphs, "record"),
         (MixedGraphs, "record"),
     ]
@@ -211,7 +213,8 @@ def timed_stages() -> dict[str, float]:
 
 
 def timed_kernels() -> list[tuple[str, float]]:
-    """Name and seconds of each kernel that is compiled, in order; empty without Triton."""
+    """Name and seconds of each kernel that is compiled, in order, those that are compiled by the
+    thread that launches them with a star; empty without Triton."""
     compiled: list[tuple[str, float]] = []
     try:
         from triton import knobs
@@ -220,7 +223,8 @@ def timed_kernels() -> list[tuple[str, float]]:
 
     def note(*, src: Any, metadata: Any, times: Any, cache_hit: bool, **_: Any) -> None:
         if not cache_hit:
-            compiled.append((src.name, times.total / 1e6))
+            waiting = threading.current_thread() is threading.main_thread()
+            compiled.append((src.name + "*" * waiting, times.total / 1e6))
 
     knobs.compilation.listener = note
     return compiled

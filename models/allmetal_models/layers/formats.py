@@ -94,6 +94,15 @@ def _common_format(ctx: BuildContext, experts: Sequence[Sequence[Rows]]) -> Weig
     return first
 
 
+def is_stored(ctx: BuildContext, tensor: str) -> bool:
+    """Whether the checkpoint has a tensor of this name."""
+    try:
+        ctx.weight_format(tensor)
+    except KeyError:
+        return False
+    return True
+
+
 def stored_format(ctx: BuildContext, tensor: str) -> WeightFormat:
     """How the checkpoint holds a tensor."""
     try:
