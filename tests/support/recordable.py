@@ -37,15 +37,16 @@ class DeviceAttention:
     ) -> torch.Tensor:
         if not isinstance(batch.host_seq_lens, DeviceOnly):
             return self.exact(q, cache, batch, sinks)
-        spec, size, tokens = self.spec, self.spec.block_size, torch.arange(len(q))
+        spec, size, on = self.spec, self.spec.block_size, q.device
+        tokens = torch.arange(len(q), device=on)
         ends = batch.query_start[1:].contiguous()
         row = torch.searchsorted(ends, tokens, right=True)
         position = batch.seq_lens[row] - (ends[row] - tokens)
-        at = torch.arange(batch.block_table.shape[1] * size)
+        at = torch.arange(batch.block_table.shape[1] * size, device=on)
         seen = at <= position[:, None]
         if spec.window is not None:
             seen &= at > position[:, None] - spec.window
-        owned = torch.arange(batch.block_table.shape[1]) * size <= position[:, None]
+        owned = at[::size] <= position[:, None]
         kv = cache[batch.block_table[row].long() * owned]
         k, v = kv[:, :, 0].flatten(1, 2), kv[:, :, 1].flatten(1, 2)  # [T, P * size, K, D]
         groups = q.view(len(q), spec.num_kv_heads, -1, spec.head_dim)

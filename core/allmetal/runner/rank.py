@@ -17,6 +17,7 @@ from allmetal.platform.plan import Plan
 from allmetal.platform.select import Kernels, with_reference
 from allmetal.runner.memory import check_room, kv_bytes, weight_bytes
 from allmetal.runner.model_runner import ModelRunner
+from allmetal.runner.rehearsal import compile_ahead
 from allmetal.runner.weights import WeightReader, dummy_readers, weight_format, weight_readers
 from allmetal_models.base import CausalLM
 from allmetal_models.context import BuildContext
@@ -54,8 +55,13 @@ def build_rank(
     checkpoint = open_checkpoint(config)
     try:
         where = torch.device(device.torch_device)
-        model = build_model(checkpoint.config, build_context(plan, where, kernels, checkpoint))
+
+        def build(on: torch.device, bound: Kernels) -> CausalLM:
+            return build_model(checkpoint.config, build_context(plan, on, bound, checkpoint))
+
+        model = build(where, kernels)
         check_room(plan, before, weight_bytes(plan, model.weight_shapes))
+        compile_ahead(platform, plan, checkpoint, build, Kernels(offered, explicit=config.kernel))
         runner = ModelRunner(plan, device, model, kernels)
         model.load_weights(_readers(checkpoint, plan, model, where, progress=progress))
     finally:

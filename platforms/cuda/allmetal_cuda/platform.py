@@ -53,3 +53,9 @@ class CudaPlatform:
         from allmetal_cuda.kernels import kernels
 
         return kernels(device)
+
+    def compile_ahead(self, rehearse: Callable[[], None]) -> None:
+        """See `allmetal.platform.ahead`."""
+        from allmetal_triton.ahead import compile_ahead
+
+        compile_ahead(rehearse)

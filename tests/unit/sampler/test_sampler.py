@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from allmetal.executor.contract import NO_TOKEN
+
 transformers = pytest.importorskip("transformers")
 
 VOCAB = 12
@@ -186,3 +188,23 @@ def test_every_row_agrees_with_its_row_alone(bench_of: Any, start: Any) -> None:
     together = run(list(range(8)))
     for slot in range(8):
         assert [[row[slot]] for row in together] == run([slot])
+
+
+def test_a_row_without_numbers_gets_no_token_whatever_the_kernel_makes_of_it(
+    bench: Any, start: Any
+) -> None:
+    op = bench.sampler._op
+
+    def wild(logits: torch.Tensor, *others: Any) -> torch.Tensor:
+        found: torch.Tensor = op(logits, *others)
+        return torch.where(
+            logits.isnan().any(-1), torch.tensor([0, VOCAB + 900, -(1 << 40)]), found
+        )
+
+    bench.sampler._op = wild
+    logits = noise(3, bench.vocab_size)
+    expected = int(logits[0].argmax())
+    logits[1:] = math.nan
+    slots = [0, 1, 2]
+    found = bench.sample(logits, slots, [start(slot, [1]) for slot in slots])
+    assert [expected, NO_TOKEN, NO_TOKEN] == found.token_ids.tolist()

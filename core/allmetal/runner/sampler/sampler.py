@@ -121,7 +121,9 @@ class Sampler:
         if not need:
             logits = logits if masked is None else masked.apply(logits)
             token_ids = self._op(logits, None, None, None, None, None)
-            best = logits.gather(1, token_ids[:, None])[:, 0]
+            known = token_ids.clamp(0, self._vocab_size - 1)
+            best = logits.gather(1, known[:, None])[:, 0]
+            best = torch.where(known == token_ids, best, torch.nan)
             return Sampled(token_ids=_where_finite(best, token_ids))
         raw = None
         if mix.logprobs is not None:
