@@ -27,6 +27,12 @@ def _objects(script: Script) -> Reading[None]:
         yield from reader.spaces()
 
 
+def _list(script: Script) -> Reading[None]:
+    """What an output is held to where a call is demanded."""
+    yield from script.reader.spaces()
+    yield from call_list(script, known_only=True)
+
+
 def _next(script: Script, *separators: str) -> Reading[str | None]:
     """What stands between two calls, stepped over."""
     reader = script.reader
@@ -63,6 +69,7 @@ def _json4(template: str) -> bool:
 
 
 SPECS = (
+    ParserSpec(name="json_calls", make=Format(first=_list), tools=True),
     ParserSpec(
         name="llama3_json",
         make=Format(first=_objects, calls={"<|python_tag|>": _objects}),

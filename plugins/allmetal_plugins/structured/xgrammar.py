@@ -62,8 +62,10 @@ class XGrammar:
         compiler, source = self._compiler, constraint.source
         match constraint.kind:
             case "json":
-                spread = constraint.any_whitespace
-                return compiler.compile_json_schema(source, any_whitespace=spread)
+                return compiler.compile_json_schema(
+                    json.dumps(bounded(json.loads(source))),
+                    any_whitespace=constraint.any_whitespace,
+                )
             case "regex":
                 return compiler.compile_regex(source)
             case "grammar":
@@ -72,6 +74,27 @@ class XGrammar:
                 return compiler.compile_structural_tag(source)
             case "choice":
                 return compiler.compile_grammar(choice_grammar(json.loads(source)))
+
+
+def bounded(schema: Any) -> Any:
+    """The schema with lengths of texts as patterns: by itself xgrammar lets control characters,
+    which JSON forbids, into texts of bounded length."""
+    if isinstance(schema, list):
+        return [bounded(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {
+        key: value if key in ("enum", "const", "default", "examples") else bounded(value)
+        for key, value in schema.items()
+    }
+    low, high = made.get("minLength"), made.get("maxLength")
+    counts = [n for n in (low, high) if n is not None]
+    if counts and all(isinstance(n, int) for n in counts) and "pattern" not in made:
+        del_keys = ("minLength", "maxLength")
+        made = {key: value for key, value in made.items() if key not in del_keys}
+        upper = "" if high is None else high
+        made["pattern"] = f'^[^"\\\\\\x00-\\x1f\\x7f]{{{low or 0},{upper}}}$'
+    return made
 
 
 def choice_grammar(texts: list[str]) -> str:

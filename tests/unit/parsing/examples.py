@@ -100,6 +100,11 @@ W = "get_weather"
 BOTH = [(W, SF), (W, ULM)]
 EXAMPLES = [
     Example(
+        parser="json_calls",
+        text=f"[{call(SF, 'parameters')},{call(ULM, 'parameters')}]",
+        calls=BOTH,
+    ),
+    Example(
         parser="hermes",
         text=f"I will look.\n<tool_call>\n{call(SF)}\n</tool_call>\n<tool_call>\n{call(ULM)}\n"
         "</tool_call>",
@@ -143,9 +148,7 @@ EXAMPLES = [
         text=call(SF, "parameters") + "; " + call(ULM, "parameters"),
         calls=BOTH,
     ),
-    Example(
-        parser="llama3_json", text=f"<|python_tag|>{call(SF, 'parameters')}", calls=[(W, SF)]
-    ),
+    Example(parser="llama3_json", text=f"<|python_tag|>{call(SF, 'parameters')}", calls=[(W, SF)]),
     Example(
         parser="llama3_json",
         text='{"name": "no_tool_of_ours", "parameters": {}}',
@@ -228,8 +231,7 @@ EXAMPLES = [
     ),
     Example(
         parser="gpt_oss",
-        text=" to=functions.get_weather<|channel|>commentary json<|message|>"
-        f"{j(SF)}<|call|>",
+        text=f" to=functions.get_weather<|channel|>commentary json<|message|>{j(SF)}<|call|>",
         calls=[(W, SF)],
     ),
     Example(

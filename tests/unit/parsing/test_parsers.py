@@ -30,9 +30,7 @@ NAMES = sorted(SPECS)
 
 
 def family(spec: ParserSpec) -> Family:
-    return Family(
-        reasoning=spec if spec.reasoning else None, tools=spec if spec.tools else None
-    )
+    return Family(reasoning=spec if spec.reasoning else None, tools=spec if spec.tools else None)
 
 
 def parse(example: Example, pieces: Sequence[str]) -> list[Event]:
