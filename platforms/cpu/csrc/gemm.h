@@ -41,6 +41,31 @@ struct Pack<float> : PackWide<float> {};
 
 #if defined(__AVX512BF16__)
 
+// 16 x 16 dwords, rows to columns.
+AM_INLINE void transpose16(__m512i* r) {
+  __m512i t[16];
+  for (int i = 0; i < 8; i++) {
+    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+  }
+  for (int i = 0; i < 4; i++) {
+    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+  }
+  for (int i = 0; i < 4; i++) {
+    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+  }
+  for (int i = 0; i < 8; i++) {
+    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+  }
+}
+
 // Two channels of a column side by side, the way the instruction multiplies them.
 template <>
 struct Pack<bf16> {
@@ -48,32 +73,13 @@ struct Pack<bf16> {
   typedef bf16 Element;
   typedef __m512i V;
 
-  // 16 x 16 pairs are transposed in registers; C is even.
+  // C is even.
   static AM_INLINE void transpose(const bf16* const* rows, int count, int64_t c, __mmask16 pairs,
                                   bf16* out) {
-    __m512i r[16], t[16];
+    __m512i r[16];
     for (int i = 0; i < 16; i++)
       r[i] = i < count ? _mm512_maskz_loadu_epi32(pairs, rows[i] + c) : _mm512_setzero_si512();
-    for (int i = 0; i < 8; i++) {
-      t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-      t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-    }
-    for (int i = 0; i < 4; i++) {
-      r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-      r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-      r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-      r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-      t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-      t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-      t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-      t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 8; i++) {
-      r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-      r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-    }
+    transpose16(r);
     for (int i = 0; i < 16; i++) {
       if (pairs >> i & 1) _mm512_storeu_si512(out + i * 2 * COLUMNS, r[i]);
     }
@@ -184,21 +190,30 @@ AM_INLINE void gemm_rows(const T* x, int64_t ldx, int64_t M,
   }
 }
 
+// Packs N rows in memory: rows(c, size, ld) gives channels c .. c + size - 1 of them.
+template <class T, class Rows>
+AM_INLINE auto packing(int64_t N, const Rows& rows) {
+  return [=, &rows](int64_t c, int64_t size, typename Pack<T>::Element* packed) {
+    int64_t ld;
+    const T* w = rows(c, size, ld);
+    for (int64_t n = 0; n < N; n += COLUMNS)
+      Pack<T>::pack([=](int64_t i) { return w + (n + i) * ld; },
+                    N - n < COLUMNS ? N - n : COLUMNS, size, packed + n * SLICE);
+  };
+}
+
 // out[M][N] = x[M] . w[N]; N is at most MAX_N, C a multiple of Pack<T>::K, and a row of `out` has
-// room for N rounded up to whole tiles.  rows(c, size, ld) gives channels c .. c + size - 1 of w;
-// soon(c) is where those from c on will come from, all N rows, and is asked for in time.
-template <class T, class Rows, class Ahead>
-AM_INLINE void gemm(const T* x, int64_t ldx, int64_t M, int64_t N, int64_t C, const Rows& rows,
+// room for N rounded up to whole tiles.  fill(c, size, packed) packs channels c .. c + size - 1 of
+// w, tiles of COLUMNS after each other; soon(c) is where those from c on will come from, and is
+// asked for in time.
+template <class T, class Fill, class Ahead>
+AM_INLINE void gemm(const T* x, int64_t ldx, int64_t M, int64_t N, int64_t C, const Fill& fill,
                     const Ahead& soon, float* out, int64_t ldo) {
   alignas(64) typename Pack<T>::Element packed[SLICE * MAX_N];
   const int64_t num_blocks = (M + MAX_MR - 1) / MAX_MR;
   for (int64_t c = 0; c < C; c += SLICE) {
     const int64_t size = C - c < SLICE ? C - c : SLICE;
-    int64_t ldw;
-    const T* w = rows(c, size, ldw);
-    for (int64_t n = 0; n < N; n += COLUMNS)
-      Pack<T>::pack([=](int64_t i) { return w + (n + i) * ldw; },
-                    N - n < COLUMNS ? N - n : COLUMNS, size, packed + n * SLICE);
+    fill(c, size, packed);
     const Soon all = soon(c + SLICE);
     for (int64_t i = 0; i < num_blocks; i++) {
       const int64_t m = M * i / num_blocks, mr = M * (i + 1) / num_blocks - m;

@@ -5,6 +5,7 @@
 #include "attention.h"
 #include "elementwise.h"
 #include "linear.h"
+#include "panel_linear.h"
 #include "sampling.h"
 
 #define AM_STRING_(x) #x
@@ -23,6 +24,9 @@ extern const Kernels AM_JOIN(AM_ISA, _kernels) = {
     AM_TYPED(uint16_t),
     AM_TYPED(float),
     AM_ISA::sampling,
+    AM_ISA::panel_bytes,
+    AM_ISA::pack_panels,
+    AM_ISA::linear_panels,
 };
 
 }  // namespace allmetal

@@ -49,6 +49,16 @@ struct Kernels {
   void (*sampling)(int64_t* out, const float* logits, const float* temperature,
                    const int32_t* top_k, const float* top_p, const float* min_p,
                    const float* uniform, int64_t num_rows, int64_t V);
+
+  // Quantised weights in panels, whose layout is the instruction set's own: bytes of N rows, 0
+  // where it has none of the kind; from rows to panels; and the product with `act_bits` of
+  // activations, 8 a token or 16.  A kind is GGML's number of a format, or 1000 bits + channels of a group.
+  int64_t (*panel_bytes)(int64_t N, int64_t C, int kind);
+  void (*pack_panels)(uint8_t* out, const void* w, const float* scale, int64_t N, int64_t C,
+                      int kind);
+  void (*linear_panels)(uint16_t* y, const uint16_t* x, const uint8_t* w, const float* scale,
+                        const uint16_t* bias, int64_t M, int64_t N, int64_t C, int kind,
+                        int act_bits);
 };
 
 extern const Kernels portable_kernels;

@@ -22,7 +22,8 @@ const Kernels* choose(const char* limit) {
   __builtin_cpu_init();
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (ok(avx512_bf16_kernels) && avx512 && __builtin_cpu_supports("avx512bf16"))
+  if (ok(avx512_bf16_kernels) && avx512 && __builtin_cpu_supports("avx512bf16") &&
+      __builtin_cpu_supports("avx512vnni"))
     return &avx512_bf16_kernels;
   if (ok(avx512_kernels) && avx512) return &avx512_kernels;
   // What has AVX2 has half-precision conversions; not every compiler can ask.
@@ -40,7 +41,7 @@ const Kernels* chosen = choose(nullptr);
 
 using allmetal::chosen;
 
-AM_EXPORT int am_version() { return 1; }
+AM_EXPORT int am_version() { return 2; }
 AM_EXPORT const char* am_isa() { return chosen->isa; }
 AM_EXPORT void am_set_threads(int threads) { allmetal::num_threads = threads < 1 ? 1 : threads; }
 
@@ -96,4 +97,19 @@ AM_EXPORT void am_sampling_f32(int64_t* out, const float* logits, const float* t
                                const int32_t* top_k, const float* top_p, const float* min_p,
                                const float* uniform, int64_t num_rows, int64_t V) {
   chosen->sampling(out, logits, temperature, top_k, top_p, min_p, uniform, num_rows, V);
+}
+
+AM_EXPORT int64_t am_panel_bytes(int64_t N, int64_t C, int kind) {
+  return chosen->panel_bytes(N, C, kind);
+}
+
+AM_EXPORT void am_pack_panels(uint8_t* out, const void* w, const float* scale, int64_t N, int64_t C,
+                              int kind) {
+  chosen->pack_panels(out, w, scale, N, C, kind);
+}
+
+AM_EXPORT void am_linear_panels_bf16(uint16_t* y, const uint16_t* x, const uint8_t* w,
+                                     const float* scale, const uint16_t* bias, int64_t M, int64_t N,
+                                     int64_t C, int kind, int act_bits) {
+  chosen->linear_panels(y, x, w, scale, bias, M, N, C, kind, act_bits);
 }

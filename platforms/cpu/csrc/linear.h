@@ -36,13 +36,14 @@ AM_INLINE int64_t chunk_of(int64_t N, int64_t M) {
   return M > FEW || fair > MAX_CHUNK ? MAX_CHUNK : fair < 8 ? 8 : fair;
 }
 
-// multiply(x, M, n, N, sums) puts x[M] . w[n .. n + N) into sums [M][MAX_CHUNK].
+// multiply(x, M, n, N, sums) puts x[M] . w[n .. n + N) into sums [M][MAX_CHUNK]; n is a multiple of
+// `chunk`, if that is given.
 template <class T, class Multiply>
 AM_INLINE void linear_over(T* y, const T* x, const float* scale, const T* bias, int64_t M,
-                           int64_t N, int64_t C, const Multiply& multiply) {
+                           int64_t N, int64_t C, const Multiply& multiply, int64_t chunk = 0) {
   for (int64_t m = 0; m < M; m += PANEL) {
     const int64_t size = M - m < PANEL ? M - m : PANEL;
-    parallel(N, chunk_of(N, size), [&](int64_t begin, int64_t end) {
+    parallel(N, chunk ? chunk : chunk_of(N, size), [&](int64_t begin, int64_t end) {
       alignas(64) float sums[PANEL * MAX_CHUNK];
       multiply(x + m * C, size, begin, end - begin, sums);
       for (int64_t i = 0; i < size; i++) {
@@ -64,7 +65,7 @@ void linear(T* y, const T* x, const T* w, const T* bias, int64_t M, int64_t N, i
         const T* at = c < C ? part + c : part + count * C;
         return Soon{reinterpret_cast<const char*>(at), C * int64_t(sizeof(T)), count};
       };
-      gemm(x, C, M, count, C, rows, soon, sums, MAX_CHUNK);
+      gemm(x, C, M, count, C, packing<T>(count, rows), soon, sums, MAX_CHUNK);
       return;
     }
     const int64_t depth = M <= MAX_MR ? C : DEPTH;
@@ -88,7 +89,8 @@ AM_INLINE void linear_decoded(T* y, const T* x, const float* scale, const T* bia
         for (int64_t n = 0; n < count; n++) decode(begin + n, c, size, some + n * SLICE);
         return ld = SLICE, some;
       };
-      gemm(x, C, M, count, C, rows, [](int64_t) { return Soon{}; }, sums, MAX_CHUNK);
+      gemm(x, C, M, count, C, packing<T>(count, rows), [](int64_t) { return Soon{}; }, sums,
+           MAX_CHUNK);
       return;
     }
     constexpr int64_t ROWS = 8;

@@ -56,6 +56,10 @@ class _Limited:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._op, name)
 
+    def pack(self, weights: Any) -> Any:
+        with limited_to(self._isa):
+            return self._op.pack(weights)
+
     def __call__(self, *arguments: Any) -> Any:
         with limited_to(self._isa):
             return self._op(*arguments)
@@ -73,10 +77,12 @@ class _OnInstructionSet:
         return f"{self.kernel.name}[{self.isa}]"
 
     def supports(self, spec: Any) -> Support:
-        return self.kernel.supports(spec)
+        with limited_to(self.isa):
+            return self.kernel.supports(spec)
 
     def build(self, spec: Any) -> Any:
-        return _Limited(self.kernel.build(spec), self.isa)
+        with limited_to(self.isa):
+            return _Limited(self.kernel.build(spec), self.isa)
 
 
 @contextmanager
@@ -85,8 +91,10 @@ def limited_to(isa: str) -> Iterator[bool]:
     loaded = library.load()
     assert isinstance(loaded, library.Library)
     loaded.long.am_limit_isa(isa.encode())
-    yield loaded.long.am_isa() == isa.encode()
-    loaded.long.am_limit_isa(None)
+    try:
+        yield loaded.long.am_isa() == isa.encode()
+    finally:
+        loaded.long.am_limit_isa(None)
 
 
 def on_each_instruction_set(kernel: AnyKernel) -> list[AnyKernel]:
@@ -114,7 +122,8 @@ def accepting() -> Accepting:
         for kernel in offered[spec.family]:
             answer = kernel.supports(spec)
             if isinstance(answer, Supported):
-                taken.extend(on_each_instruction_set(kernel))
+                each = on_each_instruction_set(kernel)
+                taken.extend(k for k in each if isinstance(k.supports(spec), Supported))
             else:
                 assert isinstance(answer, Unsupported)
                 assert answer.reason

@@ -42,19 +42,41 @@ def test_linear_agrees_with_float64(  # type: ignore[no-untyped-def]
         near(op(x, op.pack(weights), b), expected)
 
 
-@pytest.mark.parametrize("group_size", [0, 32, 128])
-@pytest.mark.parametrize("act_dtype", [None, "int8"])
-def test_integer_weights_that_are_taken_agree_with_float64(  # type: ignore[no-untyped-def]
-    group_size, act_dtype, generator, accepting, near
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group_size", [0, 16, 32, 64, 128, 384])
+@pytest.mark.parametrize("num_tokens", [1, 70])
+def test_integer_weights_agree_with_float64(  # type: ignore[no-untyped-def]
+    num_tokens, group_size, bits, generator, accepting, near
 ) -> None:
-    weight = IntWeight(group_size=group_size, act_dtype=act_dtype)
-    spec = LinearSpec(dtype="bfloat16", in_features=256, out_features=96, bias=False, weight=weight)
+    weight = IntWeight(bits=bits, group_size=group_size)
+    spec = LinearSpec(dtype="bfloat16", in_features=768, out_features=96, bias=False, weight=weight)
     weights = make_weights(spec, generator)
-    x = torch.randn(5, 256, generator=generator).bfloat16()
+    x = torch.randn(num_tokens, 768, generator=generator).bfloat16()
     expected = exactly(spec, weights, x, None)
-    for kernel in accepting(spec):
+    kernels = accepting(spec)
+    assert kernels
+    for kernel in kernels:
         op = kernel.build(spec)
         near(op(x, op.pack(weights), None), expected)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group_size", [0, 32, 128])
+@pytest.mark.parametrize("num_tokens", [1, 70, 300])
+def test_activations_are_rounded_to_8_bits_where_that_is_taken(  # type: ignore[no-untyped-def]
+    num_tokens, group_size, bits, generator, accepting
+) -> None:
+    weight = IntWeight(bits=bits, group_size=group_size, act_dtype="int8")
+    spec = LinearSpec(dtype="bfloat16", in_features=768, out_features=96, bias=False, weight=weight)
+    weights = make_weights(spec, generator)
+    x = torch.randn(num_tokens, 768, generator=generator).bfloat16()
+    rounded = exactly(spec, weights, x, None)
+    precise = exactly(replace(spec, weight=replace(weight, act_dtype=None)), weights, x, None)
+    for kernel in accepting(spec):
+        op = kernel.build(spec)
+        y = op(x, op.pack(weights), None).double()
+        assert (y - rounded).norm() < 0.005 * rounded.norm()
+        assert (y - rounded).norm() < (y - precise).norm()
 
 
 def make_weights(spec: LinearSpec, generator: torch.Generator) -> dict[str, torch.Tensor]:
@@ -63,8 +85,9 @@ def make_weights(spec: LinearSpec, generator: torch.Generator) -> dict[str, torc
         return {"weight": torch.randn(shape, generator=generator).to(getattr(torch, spec.dtype))}
     assert isinstance(spec.weight, IntWeight)
     groups = spec.in_features // spec.weight.group_size if spec.weight.group_size else 1
+    limit = 2 ** (spec.weight.bits - 1)
     return {
-        "weight": torch.randint(-127, 128, shape, generator=generator, dtype=torch.int8),
+        "weight": torch.randint(1 - limit, limit, shape, generator=generator, dtype=torch.int8),
         "scale": torch.rand(spec.out_features, groups, generator=generator) * 0.01 + 0.001,
     }
 
@@ -81,19 +104,23 @@ def exactly(
 
 
 @pytest.mark.parametrize("ggml_type", sorted(BLOCKS))
-def test_ggml_blocks_agree_with_float64(ggml_type, generator, accepting, near) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("num_tokens", [1, 5, 70])
+@pytest.mark.parametrize("out_features", [40, 100])
+def test_ggml_blocks_agree_with_float64(  # type: ignore[no-untyped-def]
+    out_features, num_tokens, ggml_type, generator, accepting, near
+) -> None:
     spec = LinearSpec(
         dtype="bfloat16",
         in_features=512,
-        out_features=40,
+        out_features=out_features,
         bias=False,
         weight=GGUFWeight(type=ggml_type),
     )
-    raw = torch.randint(0, 256, (40, row_bytes(ggml_type, 512)), generator=generator)
-    blocks = raw.to(torch.uint8).view(40, -1, BLOCKS[ggml_type].nbytes)
+    raw = torch.randint(0, 256, (out_features, row_bytes(ggml_type, 512)), generator=generator)
+    blocks = raw.to(torch.uint8).view(out_features, -1, BLOCKS[ggml_type].nbytes)
     with_small_scales(blocks, ggml_type)
     weights = {"weight": blocks.flatten(1)}
-    x = torch.randn(5, 512, generator=generator).bfloat16()
+    x = torch.randn(num_tokens, 512, generator=generator).bfloat16()
     expected = x.double() @ dequantize(weights["weight"], ggml_type, torch.float64).T
     kernels = accepting(spec)
     assert kernels
@@ -110,3 +137,56 @@ def with_small_scales(blocks: torch.Tensor, ggml_type: str) -> None:
     places |= {"Q4_K": (0, 2), "Q5_K": (0, 2)}
     for at in places.get(ggml_type, (0,)):
         blocks[..., at : at + 2] = half
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [INT8, IntWeight(bits=4, group_size=32), *(GGUFWeight(type=t) for t in ("Q8_0", "Q4_0"))],
+    ids=["int8", "int4", "Q8_0", "Q4_0"],
+)
+@pytest.mark.parametrize("num_tokens", [1, 3, 8, 100])
+def test_a_channel_of_huge_values_leaves_the_others_their_precision(  # type: ignore[no-untyped-def]
+    num_tokens, weight, generator, accepting
+) -> None:
+    spec = LinearSpec(
+        dtype="bfloat16", in_features=1024, out_features=64, bias=False, weight=weight
+    )
+    x = torch.randn(num_tokens, 1024, generator=generator)
+    x[:, 5] = 300.0  # and no output listens to it, so that only the others are seen
+    if isinstance(weight, IntWeight):
+        weights = make_weights(spec, generator)
+        weights["weight"][:, 5] = 0
+    else:
+        raw = torch.randint(0, 256, (64, row_bytes(weight.type, 1024)), generator=generator)
+        blocks = raw.to(torch.uint8).view(64, -1, BLOCKS[weight.type].nbytes)
+        with_small_scales(blocks, weight.type)
+        low = 8 if weight.type == "Q4_0" else 0  # what stands for nought
+        blocks[:, 0, 2 + 5] = low
+        weights = {"weight": blocks.flatten(1)}
+    x = x.bfloat16()
+    expected = exactly(spec, weights, x, None)
+    for kernel in accepting(spec):
+        op = kernel.build(spec)
+        error = op(x, op.pack(weights), None).double() - expected
+        assert error.norm() <= 0.01 * expected.norm()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("weight", [INT8, GGUFWeight(type="Q4_K")], ids=["int8", "Q4_K"])
+def test_a_token_that_is_not_finite_spoils_no_other_and_is_not_hidden(  # type: ignore[no-untyped-def]
+    weight, bad, generator, accepting
+) -> None:
+    spec = LinearSpec(dtype="bfloat16", in_features=256, out_features=40, bias=False, weight=weight)
+    if isinstance(weight, IntWeight):
+        weights = make_weights(spec, generator)
+    else:
+        blocks = torch.randint(0, 256, (40, 144), generator=generator).to(torch.uint8)
+        with_small_scales(blocks, "Q4_K")
+        weights = {"weight": blocks}
+    x = torch.randn(3, 256, generator=generator).bfloat16()
+    x[1, 77] = bad
+    for kernel in accepting(spec):
+        op = kernel.build(spec)
+        y = op(x, op.pack(weights), None)
+        assert y[[0, 2]].isfinite().all()
+        assert not y[1].isfinite().any()

@@ -14,7 +14,7 @@ import torch
 from allmetal.platform.contract import Unsupported
 from allmetal_cpu.native.find import find
 
-VERSION = 1
+VERSION = 2
 """Of the interface; raised when a function's parameters change."""
 
 DTYPES = {"bfloat16": "bf16", "float32": "f32"}
@@ -24,12 +24,16 @@ _SIGNATURES = {
     "linear": (*[c_void_p] * 4, *[c_int64] * 3),
     "linear_int8": (*[c_void_p] * 5, *[c_int64] * 4),
     "linear_blocks": (*[c_void_p] * 4, *[c_int64] * 3, c_int),
+    "linear_panels": (*[c_void_p] * 5, *[c_int64] * 3, c_int, c_int),
     "attention": (*[c_void_p] * 4, c_int64, *[c_void_p] * 3, *[c_int64] * 6, c_float, c_float),
     "attention_input": (*[c_void_p] * 8, *[c_int64] * 6, c_int, c_int, c_float, c_float),
     "rms_norm": (*[c_void_p] * 5, *[c_int64] * 2, c_float, c_float, c_int),
     "sampling": (*[c_void_p] * 7, *[c_int64] * 2),
     "gated_activation": (*[c_void_p] * 2, *[c_int64] * 2, c_int),
 }
+
+_ONLY = {"sampling": ("float32",), "linear_panels": ("bfloat16",)}
+"""The dtypes of kernels that are not there for all."""
 
 # A call that takes microseconds keeps the interpreter's lock: giving it up costs as much, and
 # another thread may hold it for milliseconds.
@@ -60,24 +64,44 @@ def load() -> Library | Unsupported:
         return path
     try:
         return open_library(path)
-    except (OSError, AttributeError) as error:
+    except OSError as error:
         return Unsupported(f"native library not loaded: {error}")
 
 
 def open_library(path: Path) -> Library | Unsupported:
     """Raises OSError where the loader refuses it."""
     long, short = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
-    found = long.am_version()
+    try:
+        found = long.am_version()
+    except AttributeError:
+        return Unsupported(f"{path} is no library of these kernels: reinstall allmetal-cpu")
     if found != VERSION:
         return Unsupported(
             f"native library {path} is of version {found}, not {VERSION}: reinstall allmetal-cpu"
         )
-    long.am_isa.restype = ctypes.c_char_p
-    long.am_limit_isa.argtypes = (ctypes.c_char_p,)
-    long.am_limit_isa.restype = None
-    long.am_set_threads.argtypes = (c_int,)
+    if absent := [name for name in _names() if not hasattr(long, name)]:
+        return Unsupported(f"native library {path} lacks {absent[0]}: reinstall allmetal-cpu")
+    _declare(long)
     long.am_set_threads(torch.get_num_threads())
     return Library(long.am_isa().decode(), long, short)
+
+
+def _names() -> list[str]:
+    """Of all that is called."""
+    others = ("isa", "limit_isa", "set_threads", "panel_bytes", "pack_panels")
+    typed = [f"{name}_{DTYPES[d]}" for name in _SIGNATURES for d in _ONLY.get(name, DTYPES)]
+    return [f"am_{name}" for name in (*others, *typed)]
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    library.am_isa.restype = ctypes.c_char_p
+    library.am_limit_isa.argtypes = (ctypes.c_char_p,)
+    library.am_limit_isa.restype = None
+    library.am_set_threads.argtypes = (c_int,)
+    library.am_panel_bytes.argtypes = (c_int64, c_int64, c_int)
+    library.am_panel_bytes.restype = c_int64
+    library.am_pack_panels.argtypes = (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int)
+    library.am_pack_panels.restype = None
 
 
 def set_threads(threads: int) -> None:

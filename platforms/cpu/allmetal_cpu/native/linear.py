@@ -1,6 +1,7 @@
 """y = x W^T + b over weights where they lie, row-major as in the checkpoint: no second copy, and a
-weight that is also an embedding table is shared.  Quantised ones are decoded some rows at a time
-into the nearest cache, so that only their own bytes are read from memory.
+weight that is also an embedding table is shared.  Quantised ones go into panels where this CPU's
+kernels have them; elsewhere they are decoded some rows at a time into the nearest cache, so that
+only their own bytes are read from memory.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 
 from allmetal.platform.specs import (
     DenseWeight,
+    Float8Weight,
     GGUFWeight,
     IntWeight,
     LinearOp,
@@ -19,12 +21,18 @@ from allmetal.platform.specs import (
     PackedWeight,
 )
 from allmetal.quant.ggml import NAMES
-from allmetal_cpu.native import pages
+from allmetal_cpu.native import pages, panels
 from allmetal_cpu.native.kernel import NativeKernel, refuse_dtype
-from allmetal_cpu.native.library import Library, pointer
+from allmetal_cpu.native.library import Library, load, pointer
 
 _BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 _NUMBERS = {name: number for number, name in NAMES.items() if name in _BLOCKS}
+
+
+def _library() -> Library:
+    loaded = load()
+    assert isinstance(loaded, Library)
+    return loaded
 
 
 def _refuse(spec: LinearSpec) -> str | None:
@@ -33,13 +41,18 @@ def _refuse(spec: LinearSpec) -> str | None:
             if dtype != spec.dtype:
                 return f"weights are {dtype}, activations {spec.dtype}"
         case IntWeight() as weight:
-            if weight.act_dtype is not None:
-                return f"keeps activations in {spec.dtype}, not {weight.act_dtype}"
+            if weight.act_dtype is not None and not panels.num_bytes(spec, _library()):
+                return (
+                    f"rounds activations to {weight.act_dtype} on CPUs with AVX-512 VNNI, from "
+                    f"bfloat16, with a scale a row or a multiple of {panels.GROUPS[-1]} channels"
+                )
             if weight.group_size and spec.in_features % weight.group_size:
                 return f"{spec.in_features} channels do not divide by {weight.group_size}"
         case GGUFWeight(type=ggml_type):
             if ggml_type not in _NUMBERS:
                 return f"decodes {', '.join(_NUMBERS)}, not {ggml_type}"
+        case Float8Weight(dtype=dtype):
+            return f"CPUs have no arithmetic for {dtype}"
         case other:
             assert_never(other)
     return refuse_dtype(spec.dtype)
@@ -136,6 +149,8 @@ class _Blocks:
 
 
 def _make(spec: LinearSpec, library: Library) -> LinearOp:
+    if panels.num_bytes(spec, library):
+        return panels.Panels(spec, library)
     match spec.weight:
         case DenseWeight():
             return _Dense(spec, library)
@@ -143,6 +158,8 @@ def _make(spec: LinearSpec, library: Library) -> LinearOp:
             return _Int8(spec, library)
         case GGUFWeight():
             return _Blocks(spec, library)
+        case Float8Weight():
+            raise AssertionError("refused above")
         case other:
             assert_never(other)
 

@@ -1,0 +1,154 @@
+// y = x W^T + b over panels: in integers for few tokens, in bfloat16 for many.
+//
+// Legend: M tokens, N outputs, C channels.
+#pragma once
+
+#include "linear.h"
+#include "panel_dots.h"
+#include "panel_pack.h"
+
+namespace AM_ISA {
+
+#if defined(__AVX512VNNI__) && defined(__AVX512BF16__)
+
+constexpr int64_t TOKENS = 256;  // whose activations stay in the second cache
+
+// Tokens up to which integers are faster: what they cost beside the products is per group.
+template <class P>
+constexpr int64_t FEW_PANELS = !P::SCALED ? 160 : P::GROUP == 16 ? 24 : P::HAS_MIN ? 44 : 64;
+
+template <class P>
+AM_INLINE int64_t panel_bytes_of(int64_t C) {  // of 32 rows
+  return (C + P::CHANNELS - 1) / P::CHANNELS * 2 * P::BYTES;
+}
+
+template <class P, int PLANES>
+AM_INLINE void few_panels(bf16* y, const bf16* x, const uint8_t* w, const float* scale,
+                          const bf16* bias, int64_t M, int64_t N, int64_t C) {
+  const Tokens<P, PLANES> tokens(x, M, C);
+  const int64_t count = (N + PANEL_ROWS - 1) / PANEL_ROWS, bytes = panel_bytes_of<P>(C);
+  const int64_t fair = count / (int64_t(allmetal::num_threads) * 4);
+  for (int64_t m = 0; m < M; m += TOKENS) {
+    const int64_t size = M - m < TOKENS ? M - m : TOKENS;
+    parallel(count, fair < 1 ? 1 : fair > 16 ? 16 : fair, [&](int64_t begin, int64_t end) {
+      alignas(64) float sums[TOKENS * PANEL_ROWS];
+      for (int64_t i = begin; i < end; i++) {
+        const int64_t n = i * PANEL_ROWS, rows = N - n < PANEL_ROWS ? N - n : PANEL_ROWS;
+        panel_product<P, PLANES>(w + i * bytes, bytes / (2 * P::BYTES), tokens, m, size, sums);
+        for (int64_t k = 0; k < size; k++)
+          finish<bf16>(sums + k * PANEL_ROWS, rows, scale ? scale + n : nullptr,
+                       bias ? bias + n : nullptr, y + (m + k) * N + n);
+      }
+    });
+  }
+}
+
+template <class P>
+AM_INLINE void many_panels(bf16* y, const bf16* x, const uint8_t* w, const float* scale,
+                           const bf16* bias, int64_t M, int64_t N, int64_t C) {
+  static_assert(SLICE % P::CHANNELS == 0, "slices hold whole spans");
+  const int64_t bytes = panel_bytes_of<P>(C);
+  linear_over<bf16>(y, x, scale, bias, M, N, C, [=](const bf16* x, int64_t M, int64_t begin,
+                                                    int64_t count, float* sums) {
+    const uint8_t* first = w + begin / PANEL_ROWS * bytes;
+    auto fill = [=](int64_t c, int64_t size, bf16* packed) {
+      const uint8_t* at = first + c / P::CHANNELS * 2 * P::BYTES;
+      for (int64_t n = 0; n < count; n += PANEL_ROWS, at += bytes)
+        expand_panel<P>(at, size, packed + 2 * n);
+    };
+    gemm(x, C, M, count, C, fill, [](int64_t) { return Soon{}; }, sums, MAX_CHUNK);
+  }, MAX_CHUNK);
+}
+
+template <class P>
+void linear_panels_of(bf16* y, const bf16* x, const uint8_t* w, const float* scale,
+                      const bf16* bias, int64_t M, int64_t N, int64_t C, int act_bits) {
+  if constexpr (P::ACT8) {
+    if (act_bits == 8) return few_panels<P, 1>(y, x, w, scale, bias, M, N, C);
+  }
+  if (M > FEW_PANELS<P> && N >= MAX_CHUNK && C % Pack<bf16>::K == 0)
+    return many_panels<P>(y, x, w, scale, bias, M, N, C);
+  few_panels<P, 2>(y, x, w, scale, bias, M, N, C);
+}
+
+// The panels' own of each kind: `f` is called with a null pointer to the type.
+template <class F>
+AM_INLINE bool of_kind(int kind, const F& f) {
+  switch (kind) {
+    case 2: return f((Panel<Q4_0>*)0), true;
+    case 3: return f((Panel<Q4_1>*)0), true;
+    case 6: return f((Panel<Q5_0>*)0), true;
+    case 7: return f((Panel<Q5_1>*)0), true;
+    case 8: return f((Panel<Q8_0>*)0), true;
+    case 12: return f((Panel<Q4_K>*)0), true;
+    case 13: return f((Panel<Q5_K>*)0), true;
+    case 14: return f((Panel<Q6_K>*)0), true;
+    case int_kind(8, 0): return f((Int8Panel<0>*)0), true;
+    case int_kind(8, 32): return f((Int8Panel<32>*)0), true;
+    case int_kind(8, 64): return f((Int8Panel<64>*)0), true;
+    case int_kind(8, 128): return f((Int8Panel<128>*)0), true;
+    case int_kind(4, 0): return f((Int4Panel<0>*)0), true;
+    case int_kind(4, 32): return f((Int4Panel<32>*)0), true;
+    case int_kind(4, 64): return f((Int4Panel<64>*)0), true;
+    case int_kind(4, 128): return f((Int4Panel<128>*)0), true;
+    default: return false;
+  }
+}
+
+template <class F>
+AM_INLINE void put_panels(Panel<F>*, uint8_t* out, const void* w, const float*, int64_t N,
+                          int64_t C) {
+  pack_blocks<F>(out, static_cast<const uint8_t*>(w), N, C);
+}
+template <int G>
+AM_INLINE void put_panels(Int8Panel<G>*, uint8_t* out, const void* w, const float* scale, int64_t N,
+                          int64_t C) {
+  pack_ints<Int8Panel<G>, 8>(out, static_cast<const int8_t*>(w), scale, N, C);
+}
+template <int G>
+AM_INLINE void put_panels(Int4Panel<G>*, uint8_t* out, const void* w, const float* scale, int64_t N,
+                          int64_t C) {
+  pack_ints<Int4Panel<G>, 4>(out, static_cast<const int8_t*>(w), scale, N, C);
+}
+
+#endif
+
+// Bytes that N rows take in panels, 0 where there are none of the kind.
+inline int64_t panel_bytes(int64_t N, int64_t C, int kind) {
+  int64_t bytes = 0;
+#if defined(__AVX512VNNI__) && defined(__AVX512BF16__)
+  of_kind(kind, [&](auto* p) {
+    bytes = panel_bytes_of<std::remove_pointer_t<decltype(p)>>(C);
+  });
+#endif
+  (void)C, (void)kind;
+  return bytes * ((N + PANEL_ROWS - 1) / PANEL_ROWS);
+}
+
+// w as in `linear_int8` or `linear_blocks`; out is aligned to 64 bytes.
+inline void pack_panels(uint8_t* out, const void* w, const float* scale, int64_t N, int64_t C,
+                        int kind) {
+#if defined(__AVX512VNNI__) && defined(__AVX512BF16__)
+  of_kind(kind, [&](auto* p) { put_panels(p, out, w, scale, N, C); });
+#else
+  (void)out, (void)w, (void)scale, (void)N, (void)C, (void)kind;
+  __builtin_trap();
+#endif
+}
+
+// scale [N] of whole rows, else null: the panels hold theirs.
+inline void linear_panels(bf16* y, const bf16* x, const uint8_t* w, const float* scale,
+                          const bf16* bias, int64_t M, int64_t N, int64_t C, int kind,
+                          int act_bits) {
+#if defined(__AVX512VNNI__) && defined(__AVX512BF16__)
+  of_kind(kind, [&](auto* p) {
+    linear_panels_of<std::remove_pointer_t<decltype(p)>>(y, x, w, scale, bias, M, N, C, act_bits);
+  });
+#else
+  (void)y, (void)x, (void)w, (void)scale, (void)bias, (void)M, (void)N, (void)C, (void)kind;
+  (void)act_bits;
+  __builtin_trap();
+#endif
+}
+
+}  // namespace AM_ISA
