@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import torch
 
-from allmetal.platform.specs import DenseWeight, GGUFWeight, IntWeight, LinearSpec, PackedWeight
+from allmetal.platform.specs import GGUFWeight, IntWeight, LinearSpec, PackedWeight
 from allmetal.quant.ggml import NAMES
 from allmetal_cpu.native import pages
 from allmetal_cpu.native.library import Library, pointer
@@ -41,7 +41,7 @@ def _kind(spec: LinearSpec) -> int | None:
         case IntWeight(bits=bits, group_size=size):
             group = find_group(size)
             return None if group is None or bits > 8 else (4 if bits <= 4 else 8) * 1000 + group
-        case DenseWeight():
+        case _:
             return None
 
 
