@@ -17,6 +17,7 @@ from allmetal.errors import ConfigError
 
 DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 LoadFormat: TypeAlias = Literal["auto", "safetensors", "gguf", "dummy"]
+AskedTask: TypeAlias = Literal["auto", "generate", "embed", "classify"]
 Policy: TypeAlias = Literal["fcfs", "priority"]
 LogFormat: TypeAlias = Literal["text", "json"]
 Fallback: TypeAlias = Literal["error", "warn", "allow"]
@@ -50,6 +51,8 @@ _AT_LEAST_ONE = (
     "max_model_len",
     "max_num_seqs",
     "max_num_batched_tokens",
+    "max_prompt_tokens",
+    "max_waiting",
     "block_size",
     "tensor_parallel_size",
     "threads",
@@ -75,7 +78,16 @@ class EngineConfig:
     )
     dtype: DType = option("auto", "type of activations and dense weights", group="model")
     quantization: str | None = option(
-        None, "quantise dense weights while loading: int8", choices=("int8",), group="model"
+        None,
+        "quantise dense weights while loading, to 8-bit integers or floating point",
+        choices=("int8", "fp8"),
+        group="model",
+    )
+    task: AskedTask = option(
+        "auto",
+        "continue texts (generate), make vectors of them (embed) or score labels (classify); "
+        "default: what the checkpoint is for",
+        group="model",
     )
     max_model_len: int | None = option(
         None, "longest sequence, prompt and output together; default: the model's", group="model"
@@ -127,6 +139,14 @@ class EngineConfig:
         "share cache blocks of equal prefixes; default: where it can be had",
         group="scheduling",
     )
+    max_prompt_tokens: int | None = option(
+        None, "the longest prompt that is taken; default: what the model holds", group="scheduling"
+    )
+    max_waiting: int | None = option(
+        None,
+        "sequences that may wait for room; more are refused; default: any number",
+        group="scheduling",
+    )
     scheduling_policy: Policy = option(
         "fcfs",
         "order of waiting requests: first come, or priority then first come",
@@ -144,6 +164,15 @@ class EngineConfig:
     )
     seed: int = option(0, "seed of requests that bring none", group="scheduling")
 
+    structured_provider: str = option(
+        "auto",
+        "plugin that holds outputs to schemas and grammars; auto takes the first that can",
+        group="output",
+    )
+    structured_timeout: float = option(
+        10.0, "seconds that a schema or grammar may take to be compiled", group="output"
+    )
+
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
             value = getattr(self, name)
@@ -158,6 +187,8 @@ class EngineConfig:
                 f"kv_cache_memory must be positive, not {self.kv_cache_memory}",
                 hint="without cache memory no token can be computed; leave it out for the default",
             )
+        if not self.structured_timeout > 0:
+            raise ConfigError(f"structured_timeout must be positive, not {self.structured_timeout}")
         said = [self.fallback] if isinstance(self.fallback, str) else self.fallback.values()
         for policy in said:
             if policy not in get_args(Fallback):
@@ -175,6 +206,9 @@ class ServerConfig:
 
     host: str = option("127.0.0.1", "address to listen on", group="server")
     port: int = option(8000, "port to listen on; 0 takes a free one", group="server")
+    grpc_port: int | None = option(
+        None, "port for gRPC beside it; 0 takes a free one; default: none", group="server"
+    )
     served_model_name: str | None = option(
         None, "name clients use; default: the model as given", group="server"
     )
@@ -219,6 +253,16 @@ class ServerConfig:
     admin: bool = option(
         False,
         "answer /admin: pause, sleep, abort, drain; needs an API key, which opens it",
+        group="server",
+    )
+    tool_parser: str = option(
+        "auto",
+        "parser of tool calls; auto goes by the chat template, none leaves them in the text",
+        group="server",
+    )
+    reasoning_parser: str = option(
+        "auto",
+        "parser of reasoning; auto goes by the chat template, none leaves it in the text",
         group="server",
     )
     drain_timeout: float = option(
@@ -268,6 +312,12 @@ class ServerConfig:
         for name in ("api_processes", "max_body_bytes", "max_sequences_per_request"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.grpc_port is not None and not 0 <= self.grpc_port <= 65535:
+            raise ConfigError(f"grpc_port must be from 0 to 65535, not {self.grpc_port}")
+        if self.grpc_port == 0 and self.api_processes > 1:
+            raise ConfigError(
+                "several API processes need one gRPC port, not any free one", hint="name the port"
+            )
         if self.admin and not (self.api_key or self.api_key_file):
             raise ConfigError(
                 "the admin API needs an API key", hint="add --api-key or --api-key-file"
@@ -290,6 +340,11 @@ class ServerConfig:
 def docs_of(config: type[Any]) -> dict[str, Field[Any]]:
     """Field name -> field, for generators of help and docs."""
     return {f.name: f for f in fields(config)}
+
+
+def metrics_dir() -> str | None:
+    """Where the processes that speak HTTP add up their metrics; None: there is one process."""
+    return os.environ.get("PROMETHEUS_MULTIPROC_DIR")
 
 
 def environment_with(**more: str) -> dict[str, str]:

@@ -8,6 +8,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from allmetal.constraint import StructuredOutput as StructuredOutput
+from allmetal.constraint import Thinking as Thinking
 from allmetal.errors import RequestError
 
 FinishReason: TypeAlias = Literal["stop", "length", "abort", "error"]
@@ -27,6 +29,7 @@ _REALS = (
 _MANY: Mapping[str, type] = {
     "stop": str,
     "bad_words": str,
+    "shown_special_tokens": str,
     "stop_token_ids": int,
     "allowed_token_ids": int,
     "bad_word_ids": Collection,
@@ -65,6 +68,9 @@ class SamplingParams:
     logprobs: int | None = None  # None: off; 0: of the chosen token only
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    shown_special_tokens: tuple[str, ...] = ()  # those that stay in the text all the same
+    structured: StructuredOutput | None = None
+    thinking: Thinking | None = None
 
     def __post_init__(self) -> None:
         for rules in (self._types, self._rules):  # ranges are asked of the right types only
@@ -93,6 +99,10 @@ class SamplingParams:
                 and all(isinstance(value, kind) for value in values)
             )
             yield fits, f"{name} must be a tuple of {_NAMES[kind]}, not {values!r}"
+        for name, kind in (("structured", StructuredOutput), ("thinking", Thinking)):
+            value = getattr(self, name)
+            fits = value is None or isinstance(value, kind)
+            yield fits, f"{name} must be a {kind.__name__}, not {value!r}"
         bias = self.logit_bias
         fits = isinstance(bias, Mapping) and all(
             isinstance(token, int) and isinstance(value, int | float)
@@ -158,11 +168,19 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingParams:
+    """What a text's vector is made of.  `second_at`: where its second segment begins, of a pair."""
+
+    second_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One sequence for the engine: token ids in, token ids out.
 
     `sampling` is resolved: n is 1, bad words are ids, stop strings stay with the caller.
-    Lower `priority` runs first.  `cache_salt` keeps prefix reuse within one salt.
+    Lower `priority` runs first.  `cache_salt` keeps prefix reuse within one salt.  With `pooling`
+    a vector of the prompt is wanted, and no token.
     """
 
     request_id: str
@@ -172,6 +190,7 @@ class Request:
     priority: int = 0
     arrival_time: float = 0.0
     cache_salt: str = ""
+    pooling: PoolingParams | None = None
 
 
 class Logprobs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -185,6 +204,13 @@ class Logprobs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ranks: list[int]
 
 
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a request that was taken cannot be served after all, and what would help."""
+
+    message: str
+    hint: str | None = None
+
+
 class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one engine step adds to one request.  A Struct, since hundreds are made a step."""
 
@@ -195,7 +221,10 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     logprobs: list[Logprobs] | None = None
     prompt_logprobs: list[Logprobs | None] | None = None
     num_cached_tokens: int = 0
+    queue_s: float = 0.0
     error: str | None = None
+    refusal: Refusal | None = None
+    pooled: bytes | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -214,7 +243,8 @@ class CompletionOutput:
 class RequestOutput:
     """A request with its completions; `finished` once all of them are.
 
-    `error` says why where a completion's finish reason is "error".
+    `queue_s`: how long it waited for its first step.  `error` says why where a completion's finish
+    reason is "error"; `refusal`, where it was the request's fault.
     """
 
     request_id: str
@@ -223,5 +253,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     prompt_logprobs: list[Logprobs | None] | None = None
     num_cached_tokens: int = 0
+    queue_s: float = 0.0
     finished: bool = False
     error: str | None = None
+    refusal: Refusal | None = None

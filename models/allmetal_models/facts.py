@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from allmetal.platform.contract import ModelFacts
 from allmetal.platform.kv import DTYPE_BYTES
 from allmetal_models.config import DecoderConfig, HFConfig, decoder_config, text_config
 from allmetal_models.defaults import complete
 from allmetal_models.moe_config import MoEConfig, moe_config
+from allmetal_models.pooling_config import pooling_config, task_of
 from allmetal_models.registry import find
 from allmetal_models.rope_config import longest_sequence
 
@@ -29,8 +31,14 @@ class StoredTensor(Protocol):
     def is_blocks(self) -> bool: ...
 
 
-def facts(hf: HFConfig, tensors: Mapping[str, StoredTensor]) -> ModelFacts:
-    """UnknownModelError where no model file serves the config.
+def facts(
+    hf: HFConfig,
+    tensors: Mapping[str, StoredTensor],
+    modules: Mapping[str, Any] = MappingProxyType({}),
+    task: str = "auto",
+) -> ModelFacts:
+    """UnknownModelError where no model file serves the config, ModelError where it cannot do what
+    is asked.
 
     `parameter_bytes` are those stored; without tensors (`--load-format dummy`), those a dense
     model of this shape has.
@@ -39,6 +47,8 @@ def facts(hf: HFConfig, tensors: Mapping[str, StoredTensor]) -> ModelFacts:
     text = complete(hf)
     config = decoder_config(text)
     dtype = _dtype(hf, tensors)
+    got = task_of(hf, modules, task)
+    pooling = pooling_config(hf, modules, got)
     stored = [t.nbytes for name, t in tensors.items() if not _NOT_LANGUAGE.search(name)]
     return ModelFacts(
         model_type=str(hf["model_type"]),
@@ -50,6 +60,8 @@ def facts(hf: HFConfig, tensors: Mapping[str, StoredTensor]) -> ModelFacts:
         max_model_len=longest_sequence(text),
         parameter_bytes=sum(stored) if stored else _dense_bytes(config, moe_config(text), dtype),
         quantization="gguf" if any(t.is_blocks for t in tensors.values()) else None,
+        task=got,
+        whole_texts=pooling is not None and pooling.kind != "last",
     )
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from allmetal.errors import CheckpointError, ModelError
+from allmetal.platform.contract import Task
 from allmetal_models.config import HFConfig
 
-Task: TypeAlias = Literal["generate", "embed", "classify"]
 Pooling: TypeAlias = Literal["cls", "mean", "last"]
 
 ENCODERS = frozenset({"bert", "roberta", "xlm-roberta"})

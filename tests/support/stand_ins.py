@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 
 from allmetal.config import EngineConfig
-from allmetal.engine.engine import Engine, Limits
+from allmetal.engine.engine import Engine
+from allmetal.engine.limits import Limits
 from allmetal.errors import CheckpointError, NoKernelError
 from allmetal.executor.contract import LoadedModel, StepPlan
 from allmetal.executor.null import NullExecutor

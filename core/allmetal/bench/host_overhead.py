@@ -13,7 +13,8 @@ import statistics
 import time
 from pathlib import Path
 
-from allmetal.engine.engine import Engine, Limits
+from allmetal.engine.engine import Engine
+from allmetal.engine.limits import Limits
 from allmetal.executor.contract import LoadedModel
 from allmetal.executor.null import NullExecutor
 from allmetal.platform.kv import KVSpec

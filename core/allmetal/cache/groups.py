@@ -17,6 +17,8 @@ def group_layers(specs: Sequence[KVSpec]) -> tuple[KVGroup, ...]:
     groups and one full one.  Where that would waste more than a quarter of a group, layers of one
     spec stay together instead.
     """
+    if not specs:
+        return ()
     by_spec: dict[KVSpec, list[int]] = defaultdict(list)
     for layer, spec in enumerate(specs):
         by_spec[spec].append(layer)
@@ -39,8 +41,11 @@ def group_layers(specs: Sequence[KVSpec]) -> tuple[KVGroup, ...]:
 
 
 def layout_for(specs: Sequence[KVSpec], block_size: int, kv_bytes: int) -> CacheLayout:
-    """As many blocks as `kv_bytes` hold.  Raises ConfigError if that is not even a handful."""
+    """As many blocks as `kv_bytes` hold, of a model that keeps anything.  Raises ConfigError if
+    that is not even a handful."""
     groups = group_layers(specs)
+    if not groups:
+        return CacheLayout(num_blocks=1, block_size=block_size, groups=())
     one = CacheLayout(num_blocks=1, block_size=block_size, groups=groups)
     num_blocks = kv_bytes // one.block_bytes
     if num_blocks < 1 + len(groups):

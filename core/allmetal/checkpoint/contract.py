@@ -52,6 +52,11 @@ class Checkpoint(Protocol):
         ...
 
     @property
+    def modules(self) -> Mapping[str, Any]:
+        """What makes vectors of texts, by kind; see `checkpoint.modules`.  Empty for most."""
+        ...
+
+    @property
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Hugging Face's parameter name -> tensor, in the order of the files."""
         ...

@@ -17,11 +17,16 @@ class DummyCheckpoint:
     tensors: Mapping[str, TensorInfo] = MappingProxyType({})
 
     def __init__(
-        self, path: Path, config: Mapping[str, Any], generation_config: Mapping[str, Any]
+        self,
+        path: Path,
+        config: Mapping[str, Any],
+        generation_config: Mapping[str, Any],
+        modules: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.path = path
         self.config = config
         self.generation_config = generation_config
+        self.modules = modules
 
     def data(self, name: str) -> memoryview:
         raise KeyError(name)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from allmetal.checkpoint.contract import CheckpointFormat, TensorInfo
+from allmetal.checkpoint.modules import read_modules
 from allmetal.checkpoint.safetensors import SafetensorsFile
 from allmetal.errors import CheckpointError
 
@@ -25,6 +26,7 @@ class FolderCheckpoint:
         self.path = path
         self.config = read_config(path)
         self.generation_config = read_generation_config(path)
+        self.modules = read_modules(path)
         self._files: list[SafetensorsFile] = []
         self._owner: dict[str, SafetensorsFile] = {}
         tensors: dict[str, TensorInfo] = {}

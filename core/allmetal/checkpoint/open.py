@@ -9,6 +9,7 @@ from allmetal.checkpoint.dummy import DummyCheckpoint
 from allmetal.checkpoint.folder import FolderCheckpoint, read_config, read_generation_config
 from allmetal.checkpoint.gguf.checkpoint import GGUFCheckpoint
 from allmetal.checkpoint.hub import download, hub_name
+from allmetal.checkpoint.modules import read_modules
 from allmetal.config import EngineConfig
 from allmetal.errors import CheckpointError
 
@@ -31,7 +32,9 @@ def open_checkpoint(config: EngineConfig) -> Checkpoint:
     if not dummy:
         return GGUFCheckpoint(path) if gguf else FolderCheckpoint(path)
     if not gguf:
-        return DummyCheckpoint(path, read_config(path), read_generation_config(path))
+        return DummyCheckpoint(
+            path, read_config(path), read_generation_config(path), read_modules(path)
+        )
     file = GGUFCheckpoint(path)
     try:
         return DummyCheckpoint(path, file.config, file.generation_config)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from allmetal.config import EngineConfig
+from allmetal.config import EngineConfig, LogFormat
 from allmetal.engine import ipc
 from allmetal.engine.asks import AnyAsk, Ask, AskStats
 from allmetal.engine.engine import EngineStats
@@ -79,14 +79,20 @@ class AsyncEngine:
 
     @classmethod
     async def start(
-        cls, config: EngineConfig, *, factory: str = ENGINE, restart: int = 0
+        cls,
+        config: EngineConfig,
+        *,
+        factory: str = ENGINE,
+        restart: int = 0,
+        log_format: LogFormat | None = None,
     ) -> AsyncEngine:
         """Start the process and load the model.  Raises what loading raised there.
 
         `factory` names what makes an Engine from a config, as "module:attribute".  An engine that
         dies is started again up to `restart` times in a row.
         """
-        return await cls.join(config, OwnedEngine(config, factory=factory, restart=restart))
+        link = OwnedEngine(config, factory=factory, restart=restart, log_format=log_format)
+        return await cls.join(config, link)
 
     @classmethod
     async def join(cls, config: EngineConfig, link: Link) -> AsyncEngine:
@@ -158,6 +164,8 @@ class AsyncEngine:
                 await stream.changed.wait()
                 stream.changed.clear()
                 if (output := stream.output) is not None:
+                    if output.refusal is not None:
+                        raise RequestError(output.refusal.message, hint=output.refusal.hint)
                     finished = output.finished  # it may get so while the reader has it
                     yield output
                     if finished:

@@ -12,11 +12,15 @@ from collections.abc import Collection
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from allmetal.cache.groups import layout_for, max_tokens_held
 from allmetal.cache.manager import KVCacheManager
-from allmetal.config import EngineConfig, Policy
+from allmetal.config import EngineConfig
+from allmetal.engine.guides import Guides
+from allmetal.engine.limits import Limits, check_limits, limits_of
 from allmetal.engine.scheduler import Scheduled, Scheduler
-from allmetal.engine.sequence import Sequence
+from allmetal.engine.sequence import Sequence, seed_of
 from allmetal.engine.validate import check_request
 from allmetal.errors import ConfigError, DrainingError
 from allmetal.executor.contract import NO_TOKEN, Executor, StepFuture, StepOutput
@@ -29,22 +33,7 @@ log = logging.getLogger(__name__)
 _NO_TOKEN = (
     "no token can be chosen: all are forbidden, or the model's logits are not finite numbers"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The bounds an engine works in."""
-
-    max_model_len: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    block_size: int
-    prefix_caching: bool = True
-    policy: Policy = "fcfs"
-    async_scheduling: bool = True
-    seed: int = 0
-    shrink_to_memory: bool = True
-    """Lower `max_model_len` to what the cache holds instead of raising."""
+_NOT_ALLOWED = "the executor chose a token that the mask forbids"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +74,13 @@ class Engine:
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
             policy=limits.policy,
+            whole_texts=self.loaded.pooling is not None and self.loaded.pooling.whole_texts,
         )
         self._depth = 2 if limits.async_scheduling else 1
         self._in_flight: deque[tuple[Scheduled, StepFuture]] = deque()
         self._sequences: dict[str, Sequence] = {}
         self._counts = _Counts()
+        self.guides = Guides(executor, self.loaded.vocab_size)
         self.draining = False
         self.sleep_level = 0  # see `asks.EngineState`
 
@@ -99,6 +90,7 @@ class Engine:
         from allmetal.checkpoint import open_checkpoint
         from allmetal.executor.local import LocalExecutor
         from allmetal.platform.resolve import resolve
+        from allmetal.structured.vocabulary import grammar_compiler
 
         with closing(open_checkpoint(config)) as checkpoint:
             resolved = resolve(config, checkpoint)
@@ -106,7 +98,9 @@ class Engine:
             log.warning(note)
         plan = resolved.plan
         executor = resolved.executor or LocalExecutor(config, plan)
-        return cls(executor, limits_of(config, plan), plan)
+        engine = cls(executor, limits_of(config, plan), plan)
+        engine.guides.compiler = grammar_compiler(config, engine.loaded.vocab_size)
+        return engine
 
     def _longest_sequence(self) -> int:
         limits = self.limits
@@ -134,6 +128,9 @@ class Engine:
         if self.draining:
             raise DrainingError("no new requests are taken for now", hint="ask again, or elsewhere")
         check_request(request, self.max_model_len, self.loaded.vocab_size, self._sequences)
+        waiting = len(self.scheduler.waiting) - self.scheduler.num_free_slots
+        check_limits(request, self.limits, self.loaded, waiting)
+        compiling = self.guides.check(request)
         sampling = request.sampling
         num_prompt = len(request.prompt_token_ids)
         longest = self.max_model_len
@@ -148,14 +145,15 @@ class Engine:
             token_ids=list(request.prompt_token_ids),
             tables=self.cache.open(request.cache_salt),
             order=order,
-            seed=_seed_of(self.limits.seed, order) if sampling.seed is None else sampling.seed,
+            seed=seed_of(self.limits.seed, order) if sampling.seed is None else sampling.seed,
             max_tokens=longest,
             stop_ids=frozenset((*eos, *sampling.stop_token_ids)),
             first_output_at=num_prompt,
             min_length=num_prompt + sampling.min_tokens,
         )
         self._sequences[request.request_id] = seq
-        self.scheduler.add(seq)
+        if self.guides.admit(seq, compiling):
+            self.scheduler.add(seq)
 
     @property
     def open_requests(self) -> list[str]:
@@ -179,14 +177,26 @@ class Engine:
     def step(self) -> list[TokenDelta]:
         """Advance.  Returns what the oldest step under way brought, or nothing while the pipeline
         fills."""
+        refused = self._admit_compiled() if self.guides.compiling else []
         scheduled = None
         if len(self._in_flight) < self._depth:
             scheduled = self.scheduler.schedule()
         if scheduled is not None:
             self._in_flight.append((scheduled, self.executor.execute(scheduled.plan)))
+            if scheduled.plan.masked and len(self._in_flight) == 1:
+                self.guides.mask(scheduled)
         if not self._in_flight or (scheduled is not None and len(self._in_flight) < self._depth):
-            return []
-        return self._take_oldest()
+            if self.guides.compiling and not self._in_flight:
+                self.guides.wait()
+            return refused
+        return refused + self._take_oldest()
+
+    def _admit_compiled(self) -> list[TokenDelta]:
+        """Let those run whose constraint is compiled, and end those whose is wrong."""
+        may_run, wrong = self.guides.ready()
+        for seq in may_run:
+            self.scheduler.add(seq)
+        return [replace(self._end(seq, "error"), refusal=refusal) for seq, refusal in wrong]
 
     def _take_oldest(self) -> list[TokenDelta]:
         oldest, future = self._in_flight[0]  # stays there if the wait is interrupted
@@ -196,7 +206,10 @@ class Engine:
             self._in_flight.popleft()
             return self._fail(oldest, exc)
         self._in_flight.popleft()
-        return self._take(oldest, output)
+        deltas = self._take(oldest, output)
+        if self._in_flight and (later := self._in_flight[0][0]).plan.masked:
+            self.guides.mask(later)
+        return deltas
 
     def settle(self) -> list[TokenDelta]:
         """Take the results of all steps under way, and start none."""
@@ -206,6 +219,8 @@ class Engine:
         return deltas
 
     def _take(self, step: Scheduled, output: StepOutput) -> list[TokenDelta]:
+        if output.pooled is not None:
+            return self._take_pooled(step, output.pooled)
         if output.prompt_logprobs:
             self._note_prompt_logprobs(step, output)
         block_size = self.layout.block_size
@@ -226,6 +241,12 @@ class Engine:
             if (known if known < computed else computed) // block_size > seq.tables.num_named:
                 name_blocks(seq)
             stopped = token in seq.stop_ids and known >= seq.min_length
+            if (guide := seq.guide) is not None:
+                if not guide.accept(token) and not stopped:
+                    deltas.append(self._end(seq, "error", _NOT_ALLOWED))
+                    continue
+                stopped = stopped or guide.ended
+                seq.guide = None if guide.idle else guide
             if (
                 stopped
                 or known >= seq.max_tokens
@@ -237,6 +258,24 @@ class Engine:
             else:
                 deltas.append(TokenDelta(request_id=seq.request.request_id, token_ids=[token]))
         self._counts.output += len(deltas)
+        return deltas
+
+    def _take_pooled(self, step: Scheduled, vectors: list[bytes]) -> list[TokenDelta]:
+        """A vector ends its request."""
+        deltas = []
+        for seq, vector in zip(step.sampled, vectors, strict=True):
+            if seq.finish_reason is None:
+                self._release(seq, "stop")
+                deltas.append(
+                    TokenDelta(
+                        request_id=seq.request.request_id,
+                        token_ids=[],
+                        finish_reason="stop",
+                        num_cached_tokens=seq.num_cached,
+                        queue_s=seq.queue_s,
+                        pooled=vector,
+                    )
+                )
         return deltas
 
     def _full_delta(
@@ -262,6 +301,7 @@ class Engine:
             logprobs=logprobs,
             prompt_logprobs=(seq.prompt_logprobs or None) if first else None,
             num_cached_tokens=seq.num_cached if first else 0,
+            queue_s=seq.queue_s if first else 0.0,
         )
 
     def _note_prompt_logprobs(self, step: Scheduled, output: StepOutput) -> None:
@@ -321,31 +361,10 @@ class Engine:
         """Let the steps under way end, then close the executor."""
         while self._in_flight:
             _settle(self._in_flight.popleft()[1])
+        self.guides.close()
         self.executor.close()
 
 
 def _settle(future: StepFuture) -> None:
     with suppress(Exception):  # its requests are being ended already
         future.result()
-
-
-def _seed_of(engine_seed: int, order: int) -> int:
-    """Splitmix64 of the engine's seed and the request's number, as a non-negative int64."""
-    x = (engine_seed * 0x9E3779B97F4A7C15 + order + 1) & (2**64 - 1)
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
-    return (x ^ (x >> 31)) >> 1
-
-
-def limits_of(config: EngineConfig, plan: Plan) -> Limits:
-    return Limits(
-        max_model_len=plan.max_model_len,
-        max_num_seqs=plan.max_num_seqs,
-        max_num_batched_tokens=plan.max_num_batched_tokens,
-        block_size=plan.block_size,
-        prefix_caching=plan.prefix_caching,
-        policy=config.scheduling_policy,
-        async_scheduling=plan.async_scheduling,
-        seed=config.seed,
-        shrink_to_memory=config.max_model_len is None,
-    )

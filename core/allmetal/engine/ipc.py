@@ -20,7 +20,7 @@ import msgspec
 import zmq
 
 from allmetal import errors
-from allmetal.config import EngineConfig
+from allmetal.config import EngineConfig, LogFormat
 from allmetal.engine.asks import AnyAsk
 from allmetal.errors import AllmetalError, EngineDeadError, NoKernelError
 from allmetal.platform.plan import Plan
@@ -35,10 +35,14 @@ class Message(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Start(Message, frozen=True):
-    """To the engine, first: load this.  `shared`: let other front ends join."""
+    """To the engine, first: load this.
+
+    `shared`: let other front ends join.  `log_format`: how its log lines look; None: as Python's.
+    """
 
     config: EngineConfig
     shared: bool = False
+    log_format: LogFormat | None = None
 
 
 class Add(Message, frozen=True):

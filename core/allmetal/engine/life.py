@@ -10,7 +10,7 @@ from functools import partial
 
 import zmq.asyncio
 
-from allmetal.config import EngineConfig
+from allmetal.config import EngineConfig, LogFormat
 from allmetal.engine import ipc
 from allmetal.engine.link import again
 from allmetal.engine.process import EngineProcess
@@ -30,13 +30,14 @@ class EngineLife:
         *,
         factory: str,
         shared: bool,
+        log_format: LogFormat | None,
         on_message: Callable[[ipc.FromEngine], None],
         on_end: Callable[[AllmetalError], None],
     ) -> None:
         loop = asyncio.get_running_loop()
         self.error: AllmetalError | None = None
         """What ended it; None while it lives."""
-        self._start = ipc.Start(config, shared)
+        self._start = ipc.Start(config, shared, log_format)
         self._on_message, self._on_end = on_message, on_end
         self._hello: asyncio.Future[ipc.Hello] = loop.create_future()
         self._ready: asyncio.Future[ipc.Ready] = loop.create_future()

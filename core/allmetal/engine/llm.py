@@ -149,6 +149,9 @@ class LLM:
                 news = list(inbox.values())
                 inbox.clear()
                 left -= sum(output.finished for output in news)
+            for output in news:
+                if output.refusal is not None:
+                    raise RequestError(output.refusal.message, hint=output.refusal.hint)
             yield from news
 
     def _step(self) -> None:

@@ -119,6 +119,7 @@ class OutputProcessor:
                 self.tokenizer,
                 token_ids,
                 skip_special_tokens=sampling.skip_special_tokens,
+                shown=sampling.shown_special_tokens,
                 stop=sampling.stop,
                 include_stop_str_in_output=sampling.include_stop_str_in_output,
                 min_tokens=sampling.min_tokens,
@@ -170,8 +171,12 @@ class OutputProcessor:
             parent.prompt_logprobs = delta.prompt_logprobs
         if delta.num_cached_tokens:
             parent.num_cached_tokens = delta.num_cached_tokens
+        if delta.queue_s:
+            parent.queue_s = max(parent.queue_s, delta.queue_s)
         if delta.error is not None:
             parent.error = delta.error
+        if delta.refusal is not None:
+            parent.refusal = delta.refusal
         if detokenizer.stopped is not None:
             output.finish_reason, output.stop_reason = "stop", detokenizer.stopped
         elif delta.finish_reason is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from allmetal.config import EngineConfig
+from allmetal.config import EngineConfig, LogFormat
 from allmetal.engine import ipc
 from allmetal.engine.life import EngineLife
 from allmetal.engine.link import FrontEnd, again, as_dead
@@ -30,10 +30,11 @@ class OwnedEngine:
         factory: str = ENGINE,
         restart: int = 0,
         shared: bool = False,
+        log_format: LogFormat | None = None,
     ) -> None:
         self.lost = False
         self._config, self._factory, self._shared = config, factory, shared
-        self._restart = restart
+        self._restart, self._log_format = restart, log_format
         self._front: FrontEnd | None = None
         self._closing = False
         self._restarting: asyncio.Task[None] | None = None
@@ -68,6 +69,7 @@ class OwnedEngine:
             self._config,
             factory=self._factory,
             shared=self._shared,
+            log_format=self._log_format,
             on_message=self._take,
             on_end=self._ended,
         )

@@ -11,6 +11,7 @@ may be in one more step, whose token is dropped.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from allmetal.cache.manager import KVCacheManager, NewBlocks
@@ -42,6 +43,7 @@ class _Draft:
     samples: list[bool] = field(default_factory=list)
     sampled: list[Sequence] = field(default_factory=list)
     new_blocks: list[tuple[int, int, int, list[int]]] = field(default_factory=list)
+    masked: bool = False
 
 
 class Scheduler:
@@ -52,16 +54,23 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         policy: Policy = "fcfs",
+        whole_texts: bool = False,
     ) -> None:
+        """`whole_texts`: a sequence is computed in one step, and none of it found in the cache."""
         self.cache = cache
         self.max_num_batched_tokens = max_num_batched_tokens
         self.waiting = WaitingQueue(policy)
         self.running: list[Sequence] = []
         self.num_preemptions = 0
         self.paused = False  # what runs goes on, what waits waits
+        self._whole_texts = whole_texts
         self._by_priority = policy == "priority"
         self._free_slots = list(reversed(range(max_num_seqs)))
         self._next_step = 0
+
+    @property
+    def num_free_slots(self) -> int:
+        return len(self._free_slots)
 
     def add(self, seq: Sequence) -> None:
         seq.num_tokens = len(seq.token_ids)
@@ -86,6 +95,7 @@ class Scheduler:
             samples=draft.samples,
             new_blocks=draft.new_blocks,
             num_tokens=self.max_num_batched_tokens - draft.budget,
+            masked=draft.masked,
         )
         self._next_step += 1
         return Scheduled(plan=plan, sampled=draft.sampled, sequences=draft.sequences)
@@ -155,8 +165,11 @@ class Scheduler:
         cache, tables = self.cache, seq.tables
         wants_prompt_logprobs = seq.request.sampling.prompt_logprobs is not None
         # Logits of every prompt token are needed then, so none may come from the cache.
-        cached = 0 if wants_prompt_logprobs else cache.reuse(tables, seq.token_ids, seq.num_tokens)
+        alone = wants_prompt_logprobs or self._whole_texts
+        cached = 0 if alone else cache.reuse(tables, seq.token_ids, seq.num_tokens)
         count = min(seq.num_tokens - cached, draft.budget)
+        if self._whole_texts and count < seq.num_tokens:
+            return False  # the next step has room
         total = cached + count
         room = cache.room_for(tables, seq.num_tokens, self.max_num_batched_tokens)
         if room > cache.pool.num_free or cache.grow(tables, total, cached) is None:
@@ -168,6 +181,8 @@ class Scheduler:
         seq.slot = self._free_slots.pop()
         seq.num_computed = cached
         seq.num_cached = max(seq.num_cached, cached)
+        if seq.queue_s < 0:
+            seq.queue_s = time.perf_counter() - seq.arrived
         draft.starts.append(self._start(seq))
         for group, table in enumerate(tables.groups):
             draft.new_blocks.append((seq.slot, group, 0, list(table)))
@@ -182,6 +197,7 @@ class Scheduler:
             sampling=seq.request.sampling,
             stop_token_ids=tuple(sorted(seq.stop_ids)),
             seed=seq.seed,
+            pooling=seq.request.pooling,
         )
 
     # ---- both ------------------------------------------------------------------------------
@@ -203,6 +219,8 @@ class Scheduler:
             seq.num_tokens += 1
             seq.num_pending += 1
             draft.sampled.append(seq)
+            if seq.guide is not None:
+                draft.masked = True
         if count > 1:
             self.name_blocks(seq)
 

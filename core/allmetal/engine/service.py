@@ -13,6 +13,7 @@ from importlib import import_module
 import msgspec
 import zmq
 
+from allmetal import logs
 from allmetal.engine import ipc
 from allmetal.engine.answers import answer
 from allmetal.engine.asks import AnyAsk
@@ -52,6 +53,8 @@ def _serve(fronts: Fronts, factory: str, folders: list[str]) -> None:
     start = fronts.first()
     if not isinstance(start, ipc.Start):
         return
+    if start.log_format is not None:
+        logs.configure(start.log_format)
     module, _, path = factory.partition(":")
     make = reduce(getattr, path.split("."), import_module(module))
     engine: Engine = make(start.config)  # type: ignore[operator]

@@ -15,17 +15,30 @@ from allmetal.config import EngineConfig
 from allmetal.platform.contract import Unsupported
 from allmetal.platform.kv import CacheLayout, KVSpec
 from allmetal.platform.plan import Decision, Plan
-from allmetal.request import Logprobs, SamplingParams
+from allmetal.request import Logprobs, PoolingParams, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledFacts:
+    """Of a model that makes vectors of texts: `size` values each.  `whole_texts`: all of a text
+    must be in one step."""
+
+    size: int
+    whole_texts: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """What the engine learns from loading: one KVSpec an attention layer; sizes in bytes."""
+    """What the engine learns from loading: one KVSpec an attention layer; sizes in bytes.
+
+    `pooling` None: the model continues texts.
+    """
 
     kv_specs: tuple[KVSpec, ...]
     kv_bytes: int
     weight_bytes: int
     vocab_size: int
+    pooling: PooledFacts | None = None
 
 
 NO_TOKEN = -1
@@ -45,6 +58,7 @@ class SequenceStart:
     sampling: SamplingParams
     stop_token_ids: tuple[int, ...]  # end-of-sequence ids included; held back below min_tokens
     seed: int
+    pooling: PoolingParams | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +102,15 @@ class StepOutput:
 
     `logprobs` runs beside `token_ids` (None where not asked for).  `prompt_logprobs`: slot ->
     one entry for each prompt position computed in this step from position 1 on (position p's
-    entry is computed with token p - 1).
+    entry is computed with token p - 1).  `pooled`, of a model that makes vectors, runs beside
+    `token_ids` too, which mean nothing then: float32 values of this machine's byte order.
     """
 
     step_id: int
     token_ids: list[int]
     logprobs: list[Logprobs | None] | None = None
     prompt_logprobs: dict[int, list[Logprobs]] = field(default_factory=dict)
+    pooled: list[bytes] | None = None
 
 
 class StepFuture(Protocol):

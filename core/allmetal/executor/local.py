@@ -22,6 +22,7 @@ from allmetal.platform.kv import CacheLayout
 from allmetal.platform.plan import Decision, Plan
 from allmetal.platform.resolve import platform_named
 from allmetal.runner.model_runner import LaunchedStep, ModelRunner
+from allmetal.runner.pooling import LaunchedPooling, PoolingRunner
 from allmetal.runner.rank import Rank, build_rank, open_device
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ class _Launched:
 
     __slots__ = ("_output", "_step")
 
-    def __init__(self, step: LaunchedStep) -> None:
+    def __init__(self, step: LaunchedStep | LaunchedPooling) -> None:
         self._step = step
         self._output: StepOutput | None = None
 
@@ -137,6 +138,7 @@ class LocalExecutor:
 
     def _hold(self, step: StepPlan) -> _Held:
         runner, worker = self._runner, self._worker
+        assert isinstance(runner, ModelRunner), "only tokens are chosen within masks"
         if worker is not None:
             forward = worker.submit(runner.forward, step)
             return _Held(
@@ -199,7 +201,7 @@ class LocalExecutor:
         return self._device
 
     @property
-    def _runner(self) -> ModelRunner:
+    def _runner(self) -> ModelRunner | PoolingRunner:
         assert self._rank is not None, "load() comes first"
         return self._rank.runner
 
@@ -208,7 +210,7 @@ class LocalExecutor:
         return work() if self._worker is None else self._worker.submit(work).result()
 
 
-def _settled(launch: Callable[[], LaunchedStep]) -> StepFuture:
+def _settled(launch: Callable[[], LaunchedStep | LaunchedPooling]) -> StepFuture:
     """What came of it, well or not, or what is on its way."""
     try:
         launched = launch()

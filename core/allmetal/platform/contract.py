@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -108,6 +108,10 @@ class Memory:
     total: int
 
 
+Task: TypeAlias = Literal["generate", "embed", "classify"]
+"""Continue a text, make a vector of it, or score labels for it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """What a platform may know of a model when it advises; sizes of one rank, in bytes."""
@@ -121,6 +125,9 @@ class ModelFacts:
     max_model_len: int
     parameter_bytes: int
     quantization: str | None = None
+    task: Task = "generate"
+    whole_texts: bool = False
+    """All of a text must be computed in one step, and nothing of it is found in the cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,8 +57,10 @@ class CacheLayout:
 
     @property
     def layers_per_group(self) -> int:
-        return max(len(group.layers) for group in self.groups)
+        return max((len(group.layers) for group in self.groups), default=0)
 
     @property
     def block_bytes(self) -> int:
+        if not self.groups:
+            return 0
         return self.layers_per_group * self.block_size * self.groups[0].spec.bytes_per_token

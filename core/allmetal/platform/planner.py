@@ -34,17 +34,19 @@ def plan(
     """
     rows = _Rows(config, platform_name, table)
     rows.add("platform", config.platform, platform_name, reason=device.name)
+    rows.add("task", config.task, model.task, by="model" if config.task == AUTO else "user")
     dtype = _dtype(rows, model, advice)
     kv_dtype = _kv_dtype(rows, dtype)
     quantization = _quantization(rows, model)
     block_size = rows.number("block_size", config.block_size, advice.block_size)
     max_model_len = _max_model_len(rows, model)
-    max_num_seqs, max_num_batched_tokens = _batch(rows, advice)
+    longest = max_model_len if model.whole_texts else 1
+    max_num_seqs, max_num_batched_tokens = _batch(rows, advice, longest)
     memory_fraction = _memory(rows, advice)
-    prefix_caching = rows.switch("prefix_caching", config.prefix_caching)
+    prefix_caching = _prefix_caching(rows, model)
     async_scheduling = rows.switch("async_scheduling", config.async_scheduling)
     most_tokens = min(max_num_batched_tokens, max_num_seqs * max_model_len)
-    graph_sizes, graph_tokens = _graphs(rows, advice, max_num_seqs, most_tokens)
+    graph_sizes, graph_tokens = _graphs(rows, model, advice, max_num_seqs, most_tokens)
     tensor_parallel_size = _tensor_parallel(rows, num_devices)
     _rest(rows)
     return Plan(
@@ -223,12 +225,33 @@ def _max_model_len(rows: _Rows, model: ModelFacts) -> int:
     return got
 
 
-def _batch(rows: _Rows, advice: Advice) -> tuple[int, int]:
-    """(max_num_seqs, max_num_batched_tokens): a step has room for one token a sequence."""
+def _prefix_caching(rows: _Rows, model: ModelFacts) -> bool:
+    if not model.whole_texts:
+        return rows.switch("prefix_caching", rows.config.prefix_caching)
+    if rows.config.prefix_caching:
+        raise ConfigError(
+            "prefix_caching cannot be had: this model computes every text as a whole",
+            hint="leave --prefix-caching out",
+        )
+    rows.add("prefix_caching", None, "off", by="model", reason="every text is computed as a whole")
+    return False
+
+
+def _batch(rows: _Rows, advice: Advice, longest: int) -> tuple[int, int]:
+    """(max_num_seqs, max_num_batched_tokens): a step has room for one token a sequence, and for
+    the `longest` piece that must not be cut."""
     asked_seqs, asked_tokens = rows.config.max_num_seqs, rows.config.max_num_batched_tokens
     seqs = advice.max_num_seqs if asked_seqs is None else asked_seqs
     tokens = advice.max_num_batched_tokens if asked_tokens is None else asked_tokens
     why_seqs = why_tokens = ""
+    if tokens < longest:
+        if asked_tokens is not None:
+            raise ConfigError(
+                f"max_num_batched_tokens {tokens} has no room for a text of {longest} tokens, "
+                "which this model computes as a whole",
+                hint=f"--max-model-len {tokens}, or --max-num-batched-tokens {longest}",
+            )
+        tokens, why_tokens = longest, "the longest text has room"
     if tokens < seqs:
         if asked_seqs is not None and asked_tokens is not None:
             raise ConfigError(
@@ -255,10 +278,14 @@ def _memory(rows: _Rows, advice: Advice) -> float:
 
 
 def _graphs(
-    rows: _Rows, advice: Advice, most_seqs: int, most_tokens: int
+    rows: _Rows, model: ModelFacts, advice: Advice, most_seqs: int, most_tokens: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The platform's ladders, cut off at the largest step there is."""
     feature, asked = "graph_capture", rows.config.graph_capture
+    if model.task != "generate" and not asked:
+        why = "what is recorded are decode steps, and texts are not continued"
+        rows.add(feature, "off" if asked is False else None, "off", by="model", reason=why)
+        return (), ()
     if asked is False or not rows.has(feature):
         rows.switch(feature, asked)
         return (), ()

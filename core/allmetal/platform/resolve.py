@@ -59,7 +59,9 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint) -> Resolved:
     found = discover(only=None if auto else {config.platform}) or discover()
     chosen = select_platform(config.platform, found, hints)
     info = select_device(chosen, config.device)
-    model: ModelFacts = facts(checkpoint.config, checkpoint.tensors)
+    model: ModelFacts = facts(
+        checkpoint.config, checkpoint.tensors, checkpoint.modules, config.task
+    )
     platform = chosen.platform
     assert platform is not None
     table, advice = _ask(chosen, platform, info, config, model)

@@ -10,17 +10,19 @@ import torch
 from allmetal.checkpoint import open_checkpoint
 from allmetal.checkpoint.contract import Checkpoint
 from allmetal.config import EngineConfig
-from allmetal.executor.contract import LoadedModel
+from allmetal.executor.contract import LoadedModel, PooledFacts
 from allmetal.platform import reference
 from allmetal.platform.contract import Device, OpenOptions, Platform
 from allmetal.platform.plan import Plan
 from allmetal.platform.select import Kernels, with_reference
 from allmetal.runner.memory import check_room, kv_bytes, weight_bytes
 from allmetal.runner.model_runner import ModelRunner
+from allmetal.runner.pooling import PoolingRunner
 from allmetal.runner.rehearsal import compile_ahead
 from allmetal.runner.weights import WeightReader, dummy_readers, weight_format, weight_readers
-from allmetal_models.base import CausalLM
+from allmetal_models.base import CausalLM, Pools
 from allmetal_models.context import BuildContext
+from allmetal_models.pooling_config import pooling_config
 from allmetal_models.registry import build_model
 
 
@@ -31,7 +33,7 @@ class Rank:
     device: Device
     kernels: Kernels
     model: CausalLM
-    runner: ModelRunner
+    runner: ModelRunner | PoolingRunner
     loaded: LoadedModel
 
 
@@ -62,7 +64,7 @@ def build_rank(
         model = build(where, kernels)
         check_room(plan, before, weight_bytes(plan, model.weight_shapes))
         compile_ahead(platform, plan, checkpoint, build, Kernels(offered, explicit=config.kernel))
-        runner = ModelRunner(plan, device, model, kernels)
+        runner = _runner(plan, device, model, kernels)
         model.load_weights(_readers(checkpoint, plan, model, where, progress=progress))
     finally:
         checkpoint.close()
@@ -73,6 +75,7 @@ def build_rank(
         kv_bytes=kv_bytes(plan, before, weights, device.memory().free),
         weight_bytes=weights,
         vocab_size=model.vocab_size,
+        pooling=_pooling(model),
     )
     return Rank(device=device, kernels=kernels, model=model, runner=runner, loaded=loaded)
 
@@ -90,7 +93,22 @@ def build_context(
         weight_format=lambda name: weight_format(checkpoint.tensors[name]),
         quantization=plan.quantization,
         max_model_len=plan.max_model_len,
+        pooling=pooling_config(checkpoint.config, checkpoint.modules, plan.model.task),
     )
+
+
+def _runner(
+    plan: Plan, device: Device, model: CausalLM, kernels: Kernels
+) -> ModelRunner | PoolingRunner:
+    if isinstance(model, Pools) and model.pooler is not None:
+        return PoolingRunner(plan, device, model, model.pooler)
+    return ModelRunner(plan, device, model, kernels)
+
+
+def _pooling(model: CausalLM) -> PooledFacts | None:
+    if not isinstance(model, Pools) or model.pooler is None:
+        return None
+    return PooledFacts(size=model.pooler.size, whole_texts=model.pooler.whole)
 
 
 def _readers(

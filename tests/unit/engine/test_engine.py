@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from ledger import LedgerExecutor, expected
 
 from allmetal.cache.groups import layout_for
-from allmetal.engine.engine import Engine, Limits
+from allmetal.engine.engine import Engine
+from allmetal.engine.limits import Limits
 from allmetal.errors import ConfigError, RequestError
 from allmetal.executor.contract import StepOutput, StepPlan
 from allmetal.request import Logprobs, Request, SamplingParams

@@ -13,7 +13,8 @@ from recordable import OFFERED
 from recorder import Recorder
 
 from allmetal.config import EngineConfig
-from allmetal.engine.engine import Engine, Limits
+from allmetal.engine.engine import Engine
+from allmetal.engine.limits import Limits
 from allmetal.executor.local import LocalExecutor
 from allmetal.request import Request, SamplingParams
 

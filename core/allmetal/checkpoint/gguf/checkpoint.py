@@ -32,6 +32,7 @@ class GGUFCheckpoint:
     """`metadata` is the first part's.  Raises CheckpointError, or UnknownModelError."""
 
     format: CheckpointFormat = "gguf"
+    modules: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, path: Path) -> None:
         self.path = path

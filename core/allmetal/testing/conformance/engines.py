@@ -15,7 +15,8 @@ import torch
 from allmetal.cache.groups import group_layers
 from allmetal.checkpoint import open_checkpoint
 from allmetal.config import EngineConfig
-from allmetal.engine.engine import Engine, EngineStats, limits_of
+from allmetal.engine.engine import Engine, EngineStats
+from allmetal.engine.limits import limits_of
 from allmetal.executor.contract import BringsExecutor, Executor
 from allmetal.executor.local import LocalExecutor
 from allmetal.platform.contract import DeviceInfo, Platform, Unsupported
@@ -101,7 +102,7 @@ def _planned(
 ) -> tuple[EngineConfig, Plan]:
     """The plan that resolving would make, with a cache of so many blocks."""
     with closing(open_checkpoint(config)) as checkpoint:
-        model = facts(checkpoint.config, checkpoint.tensors)
+        model = facts(checkpoint.config, checkpoint.tensors, checkpoint.modules)
         device = platform.open(info)
         try:
             advice = device.advice(model)
