@@ -17,6 +17,7 @@ from allmetal.engine.async_engine import AsyncEngine
 from allmetal.errors import AllmetalError
 from allmetal.server import errors
 from allmetal.server.admin import routes as admin
+from allmetal.server.anthropic import routes as anthropic
 from allmetal.server.middleware.auth import ApiKey, api_keys
 from allmetal.server.middleware.body_limit import BodyLimit
 from allmetal.server.middleware.entry import Entry
@@ -30,6 +31,7 @@ from allmetal.server.ui import routes as ui
 # Each API is a package whose routes.py says what it answers.
 _APIS: Sequence[Callable[[], list[BaseRoute]]] = (
     openai.routes,
+    anthropic.routes,
     tokens.routes,
     admin.routes,
     operation.routes,

@@ -7,7 +7,7 @@ was asked for is worse than none.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
@@ -30,6 +30,25 @@ class Body(msgspec.Struct, kw_only=True):
 
 
 AnyBody = TypeVar("AnyBody", bound=Body)
+
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+def takes(kind: type[Body]) -> Callable[[Handler], Handler]:
+    """Says of a handler what its body is, for the OpenAPI document."""
+
+    def mark(handler: Handler) -> Handler:
+        vars(handler)["body"] = kind
+        return handler
+
+    return mark
+
+
+def body_of_handler(handler: Any) -> type[Body] | None:
+    """What `takes` said."""
+    found: type[Body] | None = getattr(handler, "body", None)
+    return found
 
 
 def decode(raw: bytes, kind: type[AnyBody]) -> AnyBody:

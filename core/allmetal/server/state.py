@@ -18,6 +18,7 @@ from allmetal.errors import RequestError
 from allmetal.request import RequestOutput, SamplingParams
 from allmetal.server.errors import ModelNotFoundError, StepFailedError, TookTooLongError
 from allmetal.server.metrics import Metrics
+from allmetal.server.openai.responses.store import ResponseStore
 
 
 @dataclass(slots=True)
@@ -37,6 +38,7 @@ class ServerState:
     sampling_defaults: Mapping[str, Any]
     request_timeout: float | None = None
     admin: bool = False
+    responses: ResponseStore = field(default_factory=lambda: ResponseStore(0))
     max_sequences: int = 1024
     """Of one request: prompts times completions."""
     phase: Phase = field(default_factory=Phase)
@@ -53,6 +55,7 @@ class ServerState:
             sampling_defaults=recommended if config.generation_defaults else {},
             request_timeout=config.request_timeout,
             admin=config.admin,
+            responses=_store(config),
             max_sequences=config.max_sequences_per_request,
         )
 
@@ -123,6 +126,12 @@ async def _within(
         ) from None
     finally:
         await outputs.aclose()
+
+
+def _store(config: ServerConfig) -> ResponseStore:
+    if config.api_processes > 1:
+        return ResponseStore(0, "several processes answer, and each has a memory of its own")
+    return ResponseStore(config.max_stored_responses, "it was started so")
 
 
 def state_of(request: Request) -> ServerState:

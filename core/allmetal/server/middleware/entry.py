@@ -35,7 +35,10 @@ class Entry:
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (HEADER, name)]
+                names = [(HEADER, name)]
+                if context.anthropic.get():
+                    names.append((b"request-id", name))  # where that API's clients look
+                message["headers"] = [*message["headers"], *names]
             await send(message)
 
         await self._app(scope, receive, named)

@@ -1,0 +1,3 @@
+"""Anthropic's Messages API, a translation of `server.dialogue`."""
+
+from __future__ import annotations
