@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 
 from allmetal.cli import common
-from allmetal.cli.bench import offline, serve
+from allmetal.cli.bench import compare, offline, serve, startup, sweep
 
 KINDS = {
     "latency": (offline, "one request at a time: time to the first token, time per token"),
     "throughput": (offline, "many requests at once: tokens and requests per second"),
     "serve": (serve, "a server under load, ours or any other with the OpenAI API"),
+    "sweep": (sweep, "the same under many loads or options, each run once and kept"),
+    "startup": (startup, "from nothing to the first token: time and memory"),
+    "compare": (compare, "results beside each other, as a table or a page"),
 }
 
 
