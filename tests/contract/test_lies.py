@@ -11,7 +11,7 @@ import pytest
 from lies import Liar
 
 from allmetal.platform.contract import Native, Platform
-from allmetal.testing.kit import KitRun, run_kit
+from allmetal.testing.kit import KitRun, Part, run_kit
 
 # Problems drawn at random would make a lie's failing tests another set each time.
 FIXED = "not any_shape"
@@ -213,3 +213,13 @@ def test_recorded_steps_pass_where_they_are_recorded_well() -> None:
 
     assert made.green, made.failed()
     assert all(result.outcome == "passed" for result in made.results), made.results
+
+
+def test_parts_of_a_run_make_the_whole() -> None:
+    def names(part: Part) -> list[tuple[str, str]]:
+        made = run_kit(Liar("rms_norm"), levels=(1,), select="rms_norm_takes", part=part)
+        return [(result.test, result.case) for result in made.results]
+
+    whole = names(Part())
+    assert len(whole) > 2
+    assert [names(Part(number=number, of=2)) for number in (0, 1)] == [whole[::2], whole[1::2]]

@@ -39,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--select", metavar="EXPR", default="", help="only these tests, as in pytest's -k"
     )
     sub.add_argument("--device", metavar="N", type=int, default=0, help="index (default: 0)")
+    sub.add_argument(
+        "--jobs", metavar="N", type=int, default=1, help="processes at once (default: 1)"
+    )
     sub.add_argument("--speed", action="store_true", help="time the kernels too, afterwards")
     sub.add_argument(
         "--evidence", metavar="FILE", type=Path, help="write what came of it, for the matrix"
@@ -56,6 +59,7 @@ def execute(args: argparse.Namespace) -> int:
 def _test(args: argparse.Namespace) -> int:
     """Exit code 1 where a test failed or none passed."""
     try:
+        from allmetal.testing.jobs import run_kit_in
         from allmetal.testing.kit import LEVELS, run_kit
     except ModuleNotFoundError as error:
         raise ConfigError(
@@ -68,7 +72,10 @@ def _test(args: argparse.Namespace) -> int:
     info, platform = select_device(found, args.device), found.platform
     assert platform is not None
     levels = args.level or list(LEVELS)
-    run = run_kit(platform, levels=levels, select=args.select, device=info)
+    if args.jobs > 1:
+        run = run_kit_in(args.jobs, found.name, levels=levels, select=args.select, device=info)
+    else:
+        run = run_kit(platform, levels=levels, select=args.select, device=info)
     if run.problem:
         raise ConfigError(f"no test was run: {run.problem}", hint="see what pytest printed above")
     print("\n" + _summary(run))

@@ -46,6 +46,8 @@ class KitRun:
     seconds: float
     problem: str = ""
     """Why no test was run, if so."""
+    is_empty: bool = False
+    """There was no test to run."""
 
     def failed(self) -> list[Result]:
         return [result for result in self.results if result.outcome == "failed"]
@@ -57,6 +59,14 @@ class KitRun:
         return not self.problem and passed and not self.failed()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Every `of`-th test, from `number` on."""
+
+    number: int = 0
+    of: int = 1
+
+
 def run_kit(
     platform: Platform,
     *,
@@ -64,10 +74,11 @@ def run_kit(
     select: str = "",
     device: DeviceInfo | None = None,
     options: Sequence[str] = ("-q",),
+    part: Part = Part(),
 ) -> KitRun:
-    """Every test of `levels` that `select`, an expression of pytest's -k, leaves.  `device`: the
-    first unless another of the probe's is given."""
-    recorder = _Recorder(platform, levels, device)
+    """Every test of `levels` that `select`, an expression of pytest's -k, leaves, and `part` of
+    them.  `device`: the first unless another of the probe's is given."""
+    recorder = _Recorder(platform, levels, part, device)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder) / "pytest.ini"
@@ -77,11 +88,13 @@ def run_kit(
         alone += ["-p", "no:cacheprovider", "--import-mode=importlib"]
         words = [str(_FILE), *alone, *(["-k", select] if select else []), *options]
         code = pytest.main(words, plugins=[recorder])
+    empty = code == pytest.ExitCode.NO_TESTS_COLLECTED
     wrong = code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
     return KitRun(
         results=tuple(recorder.results),
         seconds=time.monotonic() - began,
         problem=f"pytest ended with {pytest.ExitCode(code).name}" if wrong else "",
+        is_empty=empty,
     )
 
 
@@ -91,6 +104,7 @@ class _Recorder:
 
     platform: Platform
     levels: Collection[int]
+    part: Part
     device: DeviceInfo | None = None
     results: list[Result] = field(default_factory=list)
     _about: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -112,6 +126,11 @@ class _Recorder:
             (kept if about["level"] in self.levels else others).append(item)
         items[:] = kept
         config.hook.pytest_deselected(items=others)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        # After -k has taken its own, so that the parts are of one size.
+        session.items[:] = session.items[self.part.number :: self.part.of]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         name = report.nodeid
