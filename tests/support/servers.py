@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -21,19 +21,27 @@ FLAGS = ("--served-model-name", NAME, "--kv-cache-memory", "16MiB", "--threads",
 
 
 class Server:
-    """Started and ready.  `python` may be one of another environment."""
+    """Started and ready.  `python` may be one of another environment; `command` is what it runs
+    where that is not `allmetal serve`."""
 
     def __init__(
-        self, model: Path, *flags: str, wait: bool = True, python: str | Path = sys.executable
+        self,
+        model: Path,
+        *flags: str,
+        wait: bool = True,
+        python: str | Path = sys.executable,
+        command: Sequence[str] = (),
     ) -> None:
+        serve = ["-m", "allmetal", "serve", str(model), "--port", "0", *FLAGS, *flags]
         self.process = subprocess.Popen(
-            [python, "-m", "allmetal", "serve", str(model), "--port", "0", *FLAGS, *flags],
+            [python, *(command or serve)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         self.url = ""
+        self.headers: dict[str, str] = {}
         self._lines: list[str] = []
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -51,7 +59,7 @@ class Server:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self._lines.append(line)
-            if match := re.match(r"serving on (https?://\S+)/v1", line):
+            if match := re.search(r"(?:^serving on |\"url\":\")(https?://\S+?)/v1", line):
                 self.url = match[1]
                 self._ready.set()
         self._ready.set()
@@ -61,9 +69,10 @@ class Server:
         return openai.OpenAI(**settings)  # type: ignore[arg-type]
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=10)
+        return httpx.get(self.url + path, headers=self.headers, timeout=10)
 
     def post(self, path: str, body: object, **options: object) -> httpx.Response:
+        options = {"headers": self.headers, **options}
         return httpx.post(self.url + path, json=body, timeout=60, **options)  # type: ignore[arg-type]
 
     def metric(self, name: str) -> float:

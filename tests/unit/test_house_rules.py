@@ -36,7 +36,8 @@ ENVIRONMENT_READERS = {
 OWN_IMPORTS = {
     "core/allmetal/errors.py": set[str](),
     "core/allmetal/platform/contract.py": set[str](),
-    "core/allmetal/request.py": {"allmetal.errors"},
+    "core/allmetal/constraint.py": {"allmetal.errors"},
+    "core/allmetal/request.py": {"allmetal.constraint", "allmetal.errors"},
 }
 """The files that everything rests on -> what they may import of ours."""
 
@@ -211,9 +212,11 @@ def test_the_core_imports_what_it_declares_and_declares_what_it_imports() -> Non
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     declared = distributions(pyproject["project"]["dependencies"])
     extras = pyproject["tool"]["hatch"]["metadata"]["hooks"]["custom"]["extras"]
-    asked = [*extras["kit"], *extras["bench"], *extras["grpc"]]
+    asked = [*extras["kit"], *extras["bench"], *extras["grpc"], *extras["otel"]]
     module = {
         "pyzmq": "zmq",
+        "opentelemetry_sdk": "opentelemetry",
+        "opentelemetry_exporter_otlp_proto_http": "opentelemetry",
         "grpcio": "grpc",
         "grpcio_health_checking": "grpc_health",
         "grpcio_reflection": "grpc_reflection",

@@ -16,7 +16,7 @@ from allmetal.server.tls import tls_options
 
 _BACKLOG = 2048
 # For clients that are slow to take their last words.
-_LAST_ANSWERS_S = 5.0
+LAST_ANSWERS_S = 5.0
 
 
 def bound(config: ServerConfig) -> socket.socket:
@@ -33,6 +33,17 @@ def bound(config: ServerConfig) -> socket.socket:
             hint="--port 0 takes a free one",
         ) from None
     return listener
+
+
+def more_files() -> None:
+    """Each connection is an open file: let there be as many as this user may have."""
+    try:
+        import resource
+    except ImportError:  # where there is no such limit
+        return
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if now < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def listen(listener: socket.socket) -> None:
@@ -53,10 +64,11 @@ class HttpServer(uvicorn.Server):
         settings = uvicorn.Config(
             app,
             lifespan="off",
+            log_config=None,
             log_level="warning",
             access_log=False,
             backlog=_BACKLOG,
-            timeout_graceful_shutdown=math.ceil(config.drain_timeout + _LAST_ANSWERS_S),
+            timeout_graceful_shutdown=math.ceil(config.drain_timeout + LAST_ANSWERS_S),
             **tls_options(config),
         )
         super().__init__(settings)

@@ -1,20 +1,44 @@
-"""Prometheus metrics, named as the field names them, under the prefix `allmetal:`."""
+"""Prometheus metrics, named as the field names them, under the prefix `allmetal:`.
+
+Where several processes speak HTTP each keeps its counts in files that all of them can read, so that
+whichever is asked tells the sum; what the engine counts is told by the engine.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from allmetal.config import metrics_dir
+from allmetal.engine import ipc
 from allmetal.engine.engine import EngineStats
-from allmetal.request import RequestOutput
+from allmetal.server.timeline import Timeline
 
-_SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5, 10, 20, 40, 80, 160)
-_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144)
+_SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75)
+_SHORT_S += (1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0)
+_LONG_S = (0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.15, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15)
+_LONG_S += (20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+_TOKENS += (200_000, 500_000, 1_000_000)
 
+_HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "time_to_first_token_seconds": ("from arrival to first token", _LONG_S),
+    "inter_token_latency_seconds": ("between tokens of a sequence", _SHORT_S),
+    "request_time_per_output_token_seconds": ("mean of a request, first token aside", _SHORT_S),
+    "e2e_request_latency_seconds": ("from arrival to last token", _LONG_S),
+    "request_queue_time_seconds": ("from arrival in the engine to the first step", _LONG_S),
+    "request_prefill_time_seconds": ("from the first step to the first token", _LONG_S),
+    "request_decode_time_seconds": ("from the first token to the last", _LONG_S),
+    "request_inference_time_seconds": ("from the first step to the last token", _LONG_S),
+    "request_prompt_tokens": ("prompt length", _TOKENS),
+    "request_generation_tokens": ("output length", _TOKENS),
+    "request_params_max_tokens": ("max_tokens, as asked for", _TOKENS),
+    "request_params_n": ("n, as asked for", (1, 2, 5, 10, 20)),
+}
 _GAUGES = {
     "num_requests_running": ("num_running", "sequences that take part in steps"),
     "num_requests_waiting": ("num_waiting", "sequences that wait for room"),
@@ -32,11 +56,23 @@ _COUNTERS = {
 class _EngineCollector(Collector):
     """The engine's own numbers, as of the last `stats`."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, ready: ipc.Ready) -> None:
         self._model = model
+        self._ready = ready
         self.stats: EngineStats | None = None
 
     def collect(self) -> Iterable[Metric]:
+        info = {
+            "block_size": str(self._ready.block_size),
+            "num_blocks": str(self._ready.num_blocks),
+            "cache_dtype": self._ready.plan.kv_dtype,
+            "enable_prefix_caching": str(self._ready.plan.prefix_caching),
+        }
+        config = GaugeMetricFamily(
+            "allmetal:cache_config_info", "how the cache is set up", labels=[*info]
+        )
+        config.add_metric([*info.values()], 1)
+        yield config
         if self.stats is None:
             return
         for name, (field, doc) in _GAUGES.items():
@@ -50,32 +86,38 @@ class _EngineCollector(Collector):
 
 
 class Metrics:
-    """What the server measures, in a registry of its own."""
+    """What this server measures, in a registry of its own.  An `Observer`."""
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
-    def __init__(self, model: str) -> None:
-        self._registry = CollectorRegistry()
-        self._engine = _EngineCollector(model)
-        self._registry.register(self._engine)
+    def __init__(self, model: str, ready: ipc.Ready) -> None:
+        own = CollectorRegistry()
         self._model = model
-        self._ttft = self._histogram("time_to_first_token_seconds", "from arrival to first token")
-        self._itl = self._histogram("inter_token_latency_seconds", "between tokens of a sequence")
-        self._e2e = self._histogram("e2e_request_latency_seconds", "from arrival to last token")
-        self._prompt = self._histogram("request_prompt_tokens", "prompt length", _TOKENS)
-        self._output = self._histogram("request_generation_tokens", "output length", _TOKENS)
-        self._finished = Counter(
+        self._histograms = {
+            name: Histogram(
+                f"allmetal:{name}", doc, ["model_name"], buckets=buckets, registry=own
+            ).labels(model)
+            for name, (doc, buckets) in _HISTOGRAMS.items()
+        }
+        self._itl = self._histograms["inter_token_latency_seconds"]
+        self._success = Counter(
             "allmetal:request_success",
             "sequences that ended, by reason",
             ["model_name", "finished_reason"],
-            registry=self._registry,
+            registry=own,
         )
-
-    def _histogram(self, name: str, doc: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
-        family = Histogram(
-            f"allmetal:{name}", doc, ["model_name"], buckets=buckets, registry=self._registry
+        self._http = Counter(
+            "allmetal:http_requests",
+            "answers, by path, method and status",
+            ["handler", "method", "status"],
+            registry=own,
         )
-        return family.labels(self._model)
+        self._registry = own
+        if (folder := metrics_dir()) is not None:
+            self._registry = CollectorRegistry()
+            MultiProcessCollector(self._registry, folder)  # type: ignore[no-untyped-call]
+        self._engine = _EngineCollector(model, ready)
+        self._registry.register(self._engine)
 
     def render(self, stats: EngineStats | None) -> bytes:
         """The text exposition format; `stats` None leaves the last known engine numbers."""
@@ -83,35 +125,35 @@ class Metrics:
             self._engine.stats = stats
         return generate_latest(self._registry)
 
-    async def observe(
-        self, outputs: AsyncGenerator[RequestOutput, None]
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """Pass `outputs` through, taking their times.  Closing this closes `outputs`."""
-        arrival = previous = time.perf_counter()
-        num_tokens = 0
-        try:
-            async for output in outputs:
-                now = time.perf_counter()
-                known = sum(len(choice.token_ids) for choice in output.outputs)
-                if num_tokens == 0 and known > 0:
-                    self._ttft.observe(now - arrival)
-                elif known > num_tokens:
-                    # Tokens that came together are spaced evenly over the wait for them.
-                    running = len(output.outputs)
-                    each = (now - previous) * running / (known - num_tokens)
-                    for _ in range(known - num_tokens):
-                        self._itl.observe(each)
-                if known > num_tokens:
-                    previous, num_tokens = now, known
-                if output.finished:
-                    self._finish(output, now - arrival)
-                yield output
-        finally:
-            await outputs.aclose()
+    def answered(self, handler: str, method: str, status: int) -> None:
+        self._http.labels(handler, method, str(status)).inc()
 
-    def _finish(self, output: RequestOutput, seconds: float) -> None:
-        self._e2e.observe(seconds)
-        self._prompt.observe(len(output.prompt_token_ids))
-        for choice in output.outputs:
-            self._output.observe(len(choice.token_ids))
-            self._finished.labels(self._model, choice.finish_reason or "abort").inc()
+    def tokens(self, gap_s: float, number: int) -> None:
+        for _ in range(number):
+            self._itl.observe(gap_s)
+
+    def ended(self, timeline: Timeline) -> None:
+        for reason in timeline.finish_reasons:
+            self._success.labels(self._model, reason).inc()
+        if timeline.num_prompt == 0:  # it never came to computing
+            return
+        inference = None
+        if timeline.prefill_s is not None and timeline.decode_s is not None:
+            inference = timeline.prefill_s + timeline.decode_s
+        values = {
+            "time_to_first_token_seconds": timeline.ttft_s,
+            "request_time_per_output_token_seconds": timeline.tpot_s,
+            "e2e_request_latency_seconds": timeline.e2e_s,
+            "request_queue_time_seconds": timeline.queue_s,
+            "request_prefill_time_seconds": timeline.prefill_s,
+            "request_decode_time_seconds": timeline.decode_s,
+            "request_inference_time_seconds": inference,
+            "request_prompt_tokens": timeline.num_prompt,
+            "request_params_max_tokens": timeline.sampling.max_tokens,
+            "request_params_n": timeline.sampling.n,
+        }
+        for name, value in values.items():
+            if value is not None:
+                self._histograms[name].observe(value)
+        for length in timeline.output_lengths:
+            self._histograms["request_generation_tokens"].observe(length)

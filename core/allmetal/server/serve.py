@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
 import signal
 import socket
-import sys
 
+from allmetal import logs
 from allmetal.config import EngineConfig, ServerConfig
 from allmetal.engine import ipc
 from allmetal.engine.async_engine import AsyncEngine
 from allmetal.platform.render import render
-from allmetal.server.http import bound, listen, url_of
+from allmetal.server import context
+from allmetal.server.http import bound, listen, more_files, url_of
 from allmetal.server.middleware.auth import api_keys
+from allmetal.server.rpc import check_grpc
 from allmetal.server.serving import Serving
 from allmetal.server.supervisor import Supervisor
 from allmetal.server.tls import tls_options
+from allmetal.server.traces import check_traces
+
+log = logging.getLogger(__name__)
+_STDERR = 2
 
 
 def serve(engine_config: EngineConfig, config: ServerConfig) -> int:
@@ -28,8 +36,15 @@ def serve(engine_config: EngineConfig, config: ServerConfig) -> int:
     """
     api_keys(config)
     tls_options(config)
+    check_grpc(config)
+    check_traces(config.otlp_endpoint)
+    more_files()
     with bound(config) as listener:
-        return asyncio.run(_serve(engine_config, config, listener))
+        end_logs = logs.configure(config.log_format, name_of_request=context.request_id.get)
+        try:
+            return asyncio.run(_serve(engine_config, config, listener))
+        finally:
+            end_logs()
 
 
 async def _serve(engine_config: EngineConfig, config: ServerConfig, listener: socket.socket) -> int:
@@ -42,7 +57,7 @@ async def _serve(engine_config: EngineConfig, config: ServerConfig, listener: so
             raise
         error = None
     if error is not None and signals.taken is None:
-        tell(f"error: {error}")
+        _tell(config, f"error: {error}")
         return 1
     return 130 if signals.taken == signal.SIGINT else 0
 
@@ -54,7 +69,9 @@ async def _alone(
     signals: _Signals,
 ) -> Exception | None:
     """One process speaks HTTP and owns the engine."""
-    engine = await AsyncEngine.start(engine_config, restart=config.restart)
+    engine = await AsyncEngine.start(
+        engine_config, restart=config.restart, log_format=config.log_format
+    )
     try:
         serving = Serving(engine, config)
         signals.loaded(serving)
@@ -85,20 +102,29 @@ async def _supervised(
 
 
 def _announce(ready: ipc.Ready, config: ServerConfig, listener: socket.socket) -> None:
-    tell(
+    text = (
         f"{render(ready.plan)}\n\n"
         f"cache: {ready.num_blocks} blocks of {ready.block_size} tokens; "
         f"longest sequence: {ready.max_model_len}\n"
         f"serving on {url_of(listener, config)}/v1"
     )
+    fields = {
+        "url": f"{url_of(listener, config)}/v1",
+        "platform": ready.plan.platform,
+        "num_blocks": ready.num_blocks,
+        "max_model_len": ready.max_model_len,
+    }
+    _tell(config, text, "serving", fields)
 
 
-def tell(text: str) -> None:
+def _tell(config: ServerConfig, text: str, message: str = "", fields: object = None) -> None:
     """To standard error, if it takes it: a full disk is no reason not to serve."""
-    try:
-        print(text, file=sys.stderr, flush=True)
-    except OSError:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if config.log_format == "json":
+        level = logging.INFO if message else logging.ERROR
+        log.log(level, message or text, extra={"fields": fields or {}})
+        return
+    with contextlib.suppress(OSError):
+        os.write(_STDERR, f"{text}\n".encode(errors="replace"))
 
 
 class _Signals:

@@ -9,6 +9,8 @@ from allmetal.config import ServerConfig
 from allmetal.engine.async_engine import AsyncEngine
 from allmetal.server.app import create_app
 from allmetal.server.http import HttpServer
+from allmetal.server.rpc import grpc_beside
+from allmetal.server.state import ServerState
 
 
 class Serving:
@@ -17,7 +19,7 @@ class Serving:
     def __init__(self, engine: AsyncEngine, config: ServerConfig) -> None:
         self._engine, self._config = engine, config
         app = create_app(engine, config)
-        self._phase = app.state.server.phase
+        self._state: ServerState = app.state.server
         self._server = HttpServer(app, config)
         self._closing: asyncio.Task[None] | None = None
 
@@ -25,13 +27,15 @@ class Serving:
         """Returns when the last open request has its answer."""
         watch = asyncio.create_task(self._stop_without_engine())
         try:
-            await self._server.serve(sockets=[listener])
+            async with grpc_beside(self._state, self._config):
+                await self._server.serve(sockets=[listener])
         finally:
             watch.cancel()
+            await asyncio.to_thread(self._state.close)
 
     def drain(self) -> None:
         """Take no new request and give open ones their time; then end them with an error."""
-        self._phase.draining = True
+        self._state.phase.draining = True
         loop = asyncio.get_running_loop()
         loop.call_later(self._config.drain_delay, self._stop_listening)
         loop.call_later(self._config.drain_delay + self._config.drain_timeout, self._close_engine)
@@ -51,5 +55,5 @@ class Serving:
 
     async def _stop_without_engine(self) -> None:
         await self._engine.gone_for_good.wait()
-        self._phase.draining = True
+        self._state.phase.draining = True
         self._stop_listening()

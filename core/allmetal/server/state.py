@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +15,14 @@ from allmetal.engine.async_engine import AsyncEngine
 from allmetal.engine.defaults import sampling_defaults
 from allmetal.engine.output import Prompt
 from allmetal.errors import RequestError
+from allmetal.parsing import Family, family_for
 from allmetal.request import RequestOutput, SamplingParams
 from allmetal.server.errors import ModelNotFoundError, StepFailedError, TookTooLongError
 from allmetal.server.metrics import Metrics
 from allmetal.server.openai.responses.store import ResponseStore
+from allmetal.server.request_log import RequestLog
+from allmetal.server.timeline import Observer, Timeline, observed
+from allmetal.server.traces import Traces
 
 
 @dataclass(slots=True)
@@ -35,7 +39,9 @@ class ServerState:
     engine: AsyncEngine
     model_name: str
     metrics: Metrics
+    observers: Sequence[Observer]
     sampling_defaults: Mapping[str, Any]
+    family: Family
     request_timeout: float | None = None
     admin: bool = False
     responses: ResponseStore = field(default_factory=lambda: ResponseStore(0))
@@ -48,16 +54,34 @@ class ServerState:
     def make(cls, engine: AsyncEngine, config: ServerConfig) -> ServerState:
         name = config.served_model_name or engine.config.model
         recommended = sampling_defaults(engine.generation_config)
+        metrics = Metrics(name, engine.ready)
+        observers: list[Observer] = [metrics]
+        if config.log_requests:
+            observers.append(RequestLog())
+        if config.otlp_endpoint is not None:
+            observers.append(Traces(config.otlp_endpoint, name))
         return cls(
             engine=engine,
             model_name=name,
-            metrics=Metrics(name),
+            metrics=metrics,
+            observers=observers,
             sampling_defaults=recommended if config.generation_defaults else {},
+            family=family_for(
+                engine.tokenizer.chat_template,
+                tools=config.tool_parser,
+                reasoning=config.reasoning_parser,
+            ),
             request_timeout=config.request_timeout,
             admin=config.admin,
             responses=_store(config),
             max_sequences=config.max_sequences_per_request,
         )
+
+    def close(self) -> None:
+        """Send what observers still hold."""
+        for observer in self.observers:
+            if isinstance(observer, Traces):
+                observer.close()
 
     def check_model(self, name: str | None) -> None:
         """Raises ModelNotFoundError; a request that names no model means the one there is."""
@@ -88,14 +112,16 @@ class ServerState:
 
         Raises StepFailedError if the device failed, TookTooLongError where time is limited.
         """
-        outputs = self.metrics.observe(
+        outputs = observed(
             self.engine.generate(
                 prompt,
                 sampling,
                 request_id=request_id,
                 priority=priority,
                 cache_salt=cache_salt,
-            )
+            ),
+            Timeline(request_id=request_id, sampling=sampling),
+            self.observers,
         )
         if self.request_timeout is not None:
             outputs = _within(self.request_timeout, outputs)

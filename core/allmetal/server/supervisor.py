@@ -38,7 +38,9 @@ class Supervisor:
         self, engine_config: EngineConfig, config: ServerConfig, listener: socket.socket
     ) -> None:
         self._engine_config, self._config, self._listener = engine_config, config, listener
-        self._engine = OwnedEngine(engine_config, restart=config.restart, shared=True)
+        self._engine = OwnedEngine(
+            engine_config, restart=config.restart, shared=True, log_format=config.log_format
+        )
         self._ready: ipc.Ready | None = None
         self._workers: dict[str, asyncio.subprocess.Process] = {}
         self._names = (f"api-{number}" for number in itertools.count())

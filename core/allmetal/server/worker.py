@@ -9,12 +9,13 @@ import socket
 import sys
 import threading
 
+from allmetal import logs
 from allmetal.engine import ipc
 from allmetal.engine.async_engine import AsyncEngine
 from allmetal.engine.link import as_dead
 from allmetal.engine.shared import SharedEngine
 from allmetal.errors import AllmetalError
-from allmetal.server import control
+from allmetal.server import context, control
 from allmetal.server.serving import Serving
 
 # The engine is gone for good: the supervisor knows, and starts no other worker.
@@ -29,7 +30,9 @@ def main() -> None:
     begin = control.read(sys.stdin.buffer)
     if not isinstance(begin, control.Begin):
         os._exit(3)
+    end_logs = logs.configure(begin.server.log_format, name_of_request=context.request_id.get)
     code = asyncio.run(_Worker(begin).run())
+    end_logs()
     sys.stdout.flush()
     os._exit(code)  # the thread that listens is not to be waited for
 

@@ -8,6 +8,7 @@ import uuid
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from allmetal.server import context
+from allmetal.server.metrics import Metrics
 
 HEADER = b"x-request-id"
 ANTHROPIC = "/v1/messages"
@@ -27,18 +28,37 @@ class Entry:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == HEADER), b"")
+        headers = dict(scope["headers"])
+        given = headers.get(HEADER, b"")
         name = given if _FIT.fullmatch(given) else uuid.uuid4().hex.encode()
         context.request_id.set(name.decode())
+        context.trace_parent.set(headers.get(b"traceparent", b"").decode("latin-1"))
         context.keep_alive_s.set(self._keep_alive_s)
         context.anthropic.set(scope["path"].startswith(ANTHROPIC))
+        status = 500
 
         async def named(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 names = [(HEADER, name)]
                 if context.anthropic.get():
                     names.append((b"request-id", name))  # where that API's clients look
                 message["headers"] = [*message["headers"], *names]
             await send(message)
 
-        await self._app(scope, receive, named)
+        try:
+            await self._app(scope, receive, named)
+        finally:
+            metrics: Metrics = scope["app"].state.server.metrics
+            metrics.answered(_path(scope), scope["method"], status)
+
+
+def _path(scope: Scope) -> str:
+    """As the route has it: what clients make up must not become a time series each."""
+    if "endpoint" not in scope:
+        return "none"
+    path: str = scope["path"]
+    for name, value in scope.get("path_params", {}).items():
+        path = path.replace(str(value), f"{{{name}}}")
+    return path

@@ -16,6 +16,7 @@ from allmetal.errors import AllmetalError
 from allmetal.platform.render import to_json
 from allmetal.server import errors
 from allmetal.server.metrics import Metrics
+from allmetal.server.openapi import describe
 from allmetal.server.responses import JSON
 from allmetal.server.state import state_of
 
@@ -31,6 +32,7 @@ def routes() -> list[BaseRoute]:
         Route("/load", load),
         Route("/metrics", metrics),
         Route("/version", version),
+        Route("/openapi.json", openapi),
     ]
 
 
@@ -79,6 +81,11 @@ async def metrics(request: Request) -> Response:
 async def platform(request: Request) -> Response:
     """The plan: what was asked, what it got, and why."""
     return JSON(to_json(state_of(request).engine.plan))
+
+
+async def openapi(request: Request) -> Response:
+    """This document."""
+    return JSON(describe(request.app.routes))
 
 
 async def version(_: Request) -> Response:

@@ -11,8 +11,8 @@ from starlette.routing import BaseRoute, Route
 
 from allmetal.engine.output import tokenize as token_ids_of
 from allmetal.errors import RequestError
-from allmetal.server.bodies import Body, Int, decode
-from allmetal.server.openai.messages import plain_messages
+from allmetal.server.bodies import Body, Int, decode, takes
+from allmetal.server.conversation import for_template
 from allmetal.server.responses import JSON
 from allmetal.server.state import ServerState, state_of
 from allmetal.text.tokenizer import Tokenizer
@@ -45,6 +45,7 @@ def routes() -> list[BaseRoute]:
     ]
 
 
+@takes(TokenizeRequest)
 async def tokenize(request: Request) -> Response:
     state = state_of(request)
     body = decode(await request.body(), TokenizeRequest)
@@ -75,13 +76,14 @@ async def _of_chat(state: ServerState, body: TokenizeRequest) -> list[int]:
             "add_special_tokens is for prompts", hint="a chat template writes its own"
         )
     return await state.engine.chat_prompt(
-        plain_messages(body.messages or []),
+        for_template(body.messages or []),
         add_generation_prompt=body.add_generation_prompt is not False,
         tools=body.tools,
         **(body.chat_template_kwargs or {}),
     )
 
 
+@takes(DetokenizeRequest)
 async def detokenize(request: Request) -> Response:
     state = state_of(request)
     body = decode(await request.body(), DetokenizeRequest)
