@@ -15,6 +15,7 @@ from allmetal.platform.contract import Emulated, Spec
 from allmetal.platform.specs import (
     AttentionSpec,
     DenseWeight,
+    Float8Weight,
     GGUFWeight,
     IntWeight,
     LinearSpec,
@@ -148,9 +149,7 @@ REGISTRY: Mapping[str, Feature] = {
         "GGML block formats, computed without expanding them first", reference=True
     ),
     "quant.fp8": _quant(
-        "8-bit floating point weights, computed without expanding them first",
-        reference=False,
-        without=_NOTHING,
+        "8-bit floating point weights, computed without expanding them first", reference=True
     ),
     "attention.sliding_window": _attention("attention limited to the last tokens"),
     "attention.soft_cap": _attention("attention scores bounded by tanh"),
@@ -198,5 +197,7 @@ def _quantised(weight: WeightFormat) -> Sequence[str]:
             return ("quant.gguf",)
         case IntWeight(bits=bits):
             return (f"quant.int{bits}",)
+        case Float8Weight():
+            return ("quant.fp8",)
         case DenseWeight() | _:
             return ()

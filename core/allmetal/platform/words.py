@@ -11,6 +11,7 @@ from allmetal.platform.specs import (
     DecodeStateSpec,
     DenseWeight,
     EncoderAttentionSpec,
+    Float8Weight,
     GatedActivationSpec,
     GGUFWeight,
     IntWeight,
@@ -74,6 +75,8 @@ def weight(format: WeightFormat) -> str:
         case IntWeight(bits=bits, group_size=group, act_dtype=act):
             scales = f"a scale for {group}" if group else "a scale a row"
             return _join(f"int{bits}", scales, f"activations {act}" if act else "")
+        case Float8Weight(dtype=dtype, act_dtype=act):
+            return _join(dtype, "a scale a row", f"activations {act}" if act else "")
         case other:
             assert_never(other)
 

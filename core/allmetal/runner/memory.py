@@ -31,7 +31,7 @@ def weight_bytes(plan: Plan, shapes: Mapping[str, tuple[int, ...]]) -> int:
     itemsize = DTYPE_BYTES[plan.dtype]
     total = 0
     for name, shape in shapes.items():
-        shrinks = plan.quantization == "int8" and len(shape) == 2 and "embed" not in name
+        shrinks = plan.quantization is not None and len(shape) == 2 and "embed" not in name
         total += prod(shape) + 4 * shape[0] if shrinks else prod(shape) * itemsize
     return total
 

@@ -11,6 +11,7 @@ import torch
 from allmetal.errors import NoKernelError
 from allmetal.platform.specs import (
     DenseWeight,
+    Float8Weight,
     GGUFWeight,
     IntWeight,
     LinearSpec,
@@ -22,6 +23,9 @@ from allmetal_models.layers.scope import Incoming, Scope
 
 INT8 = IntWeight(bits=8, group_size=0)
 """What quantising while loading makes: one scale a row, activations left as they are."""
+FLOAT8 = Float8Weight(act_dtype="float8_e4m3fn")
+"""The same in floating point, for units that multiply it: activations are rounded too."""
+_WHILE_LOADING: Mapping[str, WeightFormat] = {"int8": INT8, "fp8": FLOAT8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +127,10 @@ def _expanded(ctx: BuildContext, stored: WeightFormat) -> WeightFormat:
     """How a weight is held that no kernel takes as it is stored."""
     match stored:
         case DenseWeight() | GGUFWeight():
-            # The plan has settled that the platform does int8, if only by the reference kernel.
-            return INT8 if ctx.quantization == "int8" else DenseWeight(dtype=ctx.dtype_name)
-        case IntWeight():
+            # The plan has settled that the platform does it, if only by the reference kernel.
+            dense = DenseWeight(dtype=ctx.dtype_name)
+            return _WHILE_LOADING.get(ctx.quantization or "", dense)
+        case IntWeight() | Float8Weight():
             return stored
         case other:
             assert_never(other)
@@ -163,6 +168,10 @@ def fetch(
             from allmetal.quant.int8 import quantize
 
             return quantize(_dense(incoming, rows, columns), held.group_size)
+        case Float8Weight():
+            from allmetal.quant.float8 import quantize as to_float8
+
+            return to_float8(_dense(incoming, rows, columns), getattr(torch, held.dtype))
         case GGUFWeight():
             return {"weight": _join([incoming.blocks(held, *cut) for cut in rows.ranges])}
         case other:

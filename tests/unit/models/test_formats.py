@@ -16,12 +16,15 @@ from allmetal.platform.reference import kernels
 from allmetal.platform.select import Kernels
 from allmetal.platform.specs import (
     DenseWeight,
+    Float8Weight,
     GGUFWeight,
     IntWeight,
     LinearOp,
     LinearSpec,
     WeightFormat,
 )
+from allmetal.quant.float8 import dequantize as from_float8
+from allmetal.quant.float8 import quantize as to_float8
 from allmetal.quant.gguf import dequantize
 from allmetal.quant.int8 import dequantize as from_int8
 from allmetal.quant.int8 import quantize as to_int8
@@ -225,3 +228,25 @@ def test_dense_weights_become_int8_while_they_load(hf: Mapping[str, Any]) -> Non
     torch.testing.assert_close(logits(model), expected, rtol=1e-4, atol=1e-4)
     specs = [choice.spec for choice in kernels.choices if isinstance(choice.spec, LinearSpec)]
     assert {spec.weight for spec in specs} == {IntWeight(bits=8, group_size=0)}
+
+
+class RoundedToFloat8(Rounded):
+    """Dense values that 8-bit floating point holds."""
+
+    def __init__(self, dense: WeightReader, kind: str) -> None:
+        super().__init__(dense, kind)
+        if "embed_tokens" not in dense.name:
+            packed = to_float8(dense.read())
+            self._values = from_float8(packed["weight"], packed["scale"], torch.float32)
+
+
+def test_dense_weights_become_float8_while_they_load() -> None:
+    expected = logits(model_of(LLAMA, RoundedToFloat8, offered()))
+    kernels = offered()
+    model = build_model(LLAMA, context(offered=kernels, quantization="fp8"))
+    model.load_weights(scaled(dummy_readers(model.weight_shapes, dtype="float32")))
+    # Activations are rounded too, to 3 bits of fraction.
+    difference = (logits(model) - expected).norm() / expected.norm()
+    assert 1e-4 < difference < 0.1
+    specs = [choice.spec for choice in kernels.choices if isinstance(choice.spec, LinearSpec)]
+    assert {spec.weight for spec in specs} == {Float8Weight(act_dtype="float8_e4m3fn")}

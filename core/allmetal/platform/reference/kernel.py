@@ -19,9 +19,8 @@ FLOAT_DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-CACHE_DTYPES = FLOAT_DTYPES | {
-    name: getattr(torch, name) for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name)
-}
+FLOAT8_DTYPES = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
+CACHE_DTYPES = FLOAT_DTYPES | FLOAT8_DTYPES
 
 
 @dataclass(frozen=True, slots=True)

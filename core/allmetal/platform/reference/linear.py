@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from allmetal.platform.reference.kernel import (
+    FLOAT8_DTYPES,
     FLOAT_DTYPES,
     ReferenceKernel,
     accumulator,
@@ -20,6 +21,7 @@ from allmetal.platform.reference.kernel import (
 )
 from allmetal.platform.specs import (
     DenseWeight,
+    Float8Weight,
     GGUFWeight,
     IntWeight,
     LinearOp,
@@ -54,6 +56,8 @@ class _Linear:
         x = x.to(sums)
         if isinstance(spec.weight, IntWeight) and spec.weight.act_dtype == "int8":
             x = _through_int8(x)
+        elif isinstance(spec.weight, Float8Weight) and spec.weight.act_dtype is not None:
+            x = _through_float8(x, FLOAT8_DTYPES[spec.weight.act_dtype])
         rows = max(1, _ELEMENTS_AT_ONCE // spec.in_features)
         parts = [
             functional.linear(x, self.expand(weight, slice(n, n + rows)))
@@ -67,6 +71,13 @@ def _through_int8(x: torch.Tensor) -> torch.Tensor:
     """Each token as integers of -127 .. 127 times one scale, given back as their product."""
     scale = x.abs().amax(-1, keepdim=True) / 127
     return torch.round(x / scale.clamp_min(torch.finfo(x.dtype).tiny)) * scale
+
+
+def _through_float8(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Each token as numbers of `dtype` times one scale, given back as their product."""
+    most = torch.finfo(dtype).max
+    scale = (x.abs().amax(-1, keepdim=True) / most).clamp_min(torch.finfo(x.dtype).tiny)
+    return (x / scale).clamp(-most, most).to(dtype).to(x.dtype) * scale
 
 
 def _expand_dense(spec: LinearSpec) -> Expand:
@@ -85,6 +96,11 @@ def _expand_int(spec: LinearSpec, weight: IntWeight) -> Expand:
     return expand
 
 
+def _expand_float8(spec: LinearSpec) -> Expand:
+    sums = accumulator(spec.dtype)
+    return lambda weights, rows: weights["weight"][rows].to(sums) * weights["scale"][rows].to(sums)
+
+
 def _expand_gguf(spec: LinearSpec, weight: GGUFWeight) -> Expand:
     from allmetal.quant.gguf import dequantize
 
@@ -98,6 +114,8 @@ def _refuse(spec: LinearSpec) -> str | None:
             return refuse_dtype(spec.dtype) or refuse_dtype(dtype)
         case IntWeight() as weight:
             return refuse_dtype(spec.dtype) or _refuse_int(spec, weight)
+        case Float8Weight(dtype=dtype, act_dtype=act):
+            return refuse_dtype(spec.dtype) or _refuse_float8(dtype, act)
         case GGUFWeight(type=ggml_type):
             return refuse_dtype(spec.dtype) or _refuse_gguf(ggml_type, spec.in_features)
         case other:
@@ -114,6 +132,15 @@ def _refuse_int(spec: LinearSpec, weight: IntWeight) -> str | None:
     return None
 
 
+def _refuse_float8(dtype: str, act_dtype: str | None) -> str | None:
+    known = ", ".join(FLOAT8_DTYPES)
+    if dtype not in FLOAT8_DTYPES:
+        return f"dtype of 8-bit weights must be one of {known}, not {dtype}"
+    if act_dtype is not None and act_dtype not in FLOAT8_DTYPES:
+        return f"act_dtype must be None or one of {known}, not {act_dtype}"
+    return None
+
+
 def _refuse_gguf(ggml_type: str, in_features: int) -> str | None:
     if ggml_type not in BLOCKS:
         return f"no formula for GGML type {ggml_type}; there are {', '.join(BLOCKS)}"
@@ -127,6 +154,8 @@ def _make(spec: LinearSpec) -> LinearOp:
             return _Linear(spec, _expand_dense(spec))
         case IntWeight() as weight:
             return _Linear(spec, _expand_int(spec, weight))
+        case Float8Weight():
+            return _Linear(spec, _expand_float8(spec))
         case GGUFWeight() as weight:
             return _Linear(spec, _expand_gguf(spec, weight))
         case other:

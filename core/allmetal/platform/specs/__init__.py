@@ -36,6 +36,7 @@ from allmetal.platform.specs.encoder_attention import (
 )
 from allmetal.platform.specs.linear import (
     DenseWeight,
+    Float8Weight,
     GGUFWeight,
     IntWeight,
     LinearOp,
@@ -83,6 +84,7 @@ __all__ = [
     "DenseWeight",
     "EncoderAttentionOp",
     "EncoderAttentionSpec",
+    "Float8Weight",
     "GGUFWeight",
     "GatedActivationOp",
     "GatedActivationSpec",

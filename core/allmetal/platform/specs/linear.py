@@ -43,7 +43,20 @@ class IntWeight:
     act_dtype: str | None = None
 
 
-WeightFormat: TypeAlias = DenseWeight | GGUFWeight | IntWeight
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float8Weight:
+    """`weight` [N, C] in `dtype`, `scale` [N, 1] float32: value * scale.
+
+    `act_dtype`: activations are rounded to that type while running, with a scale a token that
+    makes its largest magnitude the type's; else weight only.
+    """
+
+    kind: ClassVar[str] = "float8"
+    dtype: str = "float8_e4m3fn"
+    act_dtype: str | None = None
+
+
+WeightFormat: TypeAlias = DenseWeight | GGUFWeight | IntWeight | Float8Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

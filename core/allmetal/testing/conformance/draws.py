@@ -13,6 +13,7 @@ from allmetal.platform.specs import (
     AttentionSpec,
     DenseWeight,
     EncoderAttentionSpec,
+    Float8Weight,
     GatedActivationSpec,
     GGUFWeight,
     IntWeight,
@@ -117,6 +118,9 @@ def _encoder_attention(dice: _Dice) -> EncoderAttentionSpec:
 def _linear(dice: _Dice) -> LinearSpec:
     dtype = dice.one_of(DTYPES)
     in_features, weight = dice.between(1, 300), _weight(dice, dtype)
+    if dice.chance(15):
+        act = dice.one_of((None, "float8_e4m3fn"))
+        in_features, weight = 16 * dice.between(1, 20), Float8Weight(act_dtype=act)
     if isinstance(weight, GGUFWeight):
         in_features = 256 * dice.between(1, 2)
     elif isinstance(weight, IntWeight):

@@ -11,6 +11,7 @@ import torch
 from allmetal.platform.contract import AnyKernel
 from allmetal.platform.specs import (
     DenseWeight,
+    Float8Weight,
     GGUFWeight,
     IntWeight,
     LinearOp,
@@ -89,7 +90,7 @@ def hold(
     exact = expected_op(spec)
     packed = exact.pack(tensors)
     tolerance = TOLERANCE[spec.dtype]
-    if isinstance(spec.weight, IntWeight) and spec.weight.act_dtype:
+    if isinstance(spec.weight, IntWeight | Float8Weight) and spec.weight.act_dtype:
         tolerance = max(tolerance, ROUNDED_ACTIVATIONS)
     there = [] if bias is None else [bench.put(bias)]
     # Packing may keep the tensors, so each kernel gets its own.
@@ -127,6 +128,9 @@ def stored_weight(bench: Bench, spec: LinearSpec) -> Mapping[str, torch.Tensor]:
             limit = 2 ** (bits - 1)
             values = bench.integers(1 - limit, limit, n, c).to(torch.int8)
             return {"weight": values, "scale": bench.uniform(n, c // (group or c)) / limit}
+        case Float8Weight(dtype=dtype):
+            values = bench.normal(n, c, dtype="float32").to(getattr(torch, dtype))
+            return {"weight": values, "scale": bench.uniform(n, 1)}
         case GGUFWeight(type=ggml_type):
             return {"weight": random_blocks(bench, ggml_type, n, c)}
         case other:

@@ -15,6 +15,7 @@ from allmetal.platform.specs import (
     DecodeStateSpec,
     DenseWeight,
     EncoderAttentionSpec,
+    Float8Weight,
     GatedActivationSpec,
     GGUFWeight,
     IntWeight,
@@ -127,7 +128,16 @@ def _linear() -> list[LinearSpec]:
         )
     ]
     gguf = [of(d, GGUFWeight(type=t), (256, 19)) for d in DTYPES[:2] for t in GGML_TYPES]
-    return [*dense, *ints, of("bfloat16", IntWeight(), sizes[2], True), *gguf]
+    floats = [
+        of(d, Float8Weight(dtype=kind, act_dtype=act), sizes[0], act is None)
+        for d in DTYPES
+        for kind, act in (
+            ("float8_e4m3fn", None),
+            ("float8_e4m3fn", "float8_e4m3fn"),
+            ("float8_e5m2", None),
+        )
+    ]
+    return [*dense, *ints, of("bfloat16", IntWeight(), sizes[2], True), *floats, *gguf]
 
 
 def _norms() -> list[RMSNormSpec]:

@@ -9,7 +9,7 @@ import torch
 
 from allmetal.platform.contract import Unsupported
 from allmetal.platform.reference import kernels, linear
-from allmetal.platform.specs import DenseWeight, GGUFWeight, IntWeight, LinearSpec
+from allmetal.platform.specs import DenseWeight, Float8Weight, GGUFWeight, IntWeight, LinearSpec
 
 (KERNEL,) = kernels()["linear"]
 C, N = 48, 37
@@ -76,6 +76,29 @@ def test_int8_activations_are_quantised_per_token() -> None:
     assert (got[3] == 0).all()
 
 
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_float8_weight_only(name: str) -> None:
+    values, scale = torch.randn(N, C).to(getattr(torch, name)), torch.rand(N, 1)
+    op = KERNEL.build(replace(SPEC, weight=Float8Weight(dtype=name)))
+    x = torch.randn(4, C)
+    got = op(x, op.pack({"weight": values, "scale": scale}), None)
+    assert difference(got, x.double() @ (values.double() * scale.double()).T) < 1e-6
+
+
+def test_float8_activations_are_rounded_per_token() -> None:
+    values, scale = torch.randn(N, C).to(torch.float8_e4m3fn), torch.rand(N, 1)
+    op = KERNEL.build(replace(SPEC, weight=Float8Weight(act_dtype="float8_e4m3fn")))
+    x = torch.randn(4, C) * torch.tensor([1e-3, 1.0, 1e3, 0.0])[:, None]
+    got = op(x, op.pack({"weight": values, "scale": scale}), None)
+    for row in range(3):
+        token_scale = x[row].abs().max() / 448
+        rounded = (x[row] / token_scale).to(torch.float8_e4m3fn).double()
+        assert rounded.abs().max() == 448
+        product = values.double() @ rounded * token_scale.double()
+        assert difference(got[row], product * scale[:, 0].double()) < 1e-5
+    assert (got[3] == 0).all()
+
+
 def test_refusals_say_why() -> None:
     for change, why in (
         ({"dtype": "int8"}, "dtype"),
@@ -83,6 +106,8 @@ def test_refusals_say_why() -> None:
         ({"weight": IntWeight(bits=1)}, "bits"),
         ({"weight": IntWeight(group_size=32)}, "multiple of group_size"),
         ({"weight": IntWeight(act_dtype="float8_e4m3fn")}, "act_dtype"),
+        ({"weight": Float8Weight(dtype="float8_e8m0fnu")}, "8-bit weights"),
+        ({"weight": Float8Weight(act_dtype="int8")}, "act_dtype"),
         ({"weight": GGUFWeight(type="Q9_Z")}, "GGML"),
     ):
         answer = KERNEL.supports(replace(SPEC, **change))
