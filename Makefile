@@ -22,11 +22,14 @@ install: $(STAMP)
 
 # torch goes in first and by name: the platforms only bound it, and a bare bound takes whichever
 # build the index offers, which for PyPI on Linux is several gigabytes. Set TORCH to choose another.
+# xgrammar comes without what it requires: of that a Triton of several hundred megabytes is missing,
+# which it does not use here.
 # The extra `cpu` is left out because it would install platforms/cpu as a copy, not editable.
 $(STAMP): pyproject.toml hatch_build.py build_backend.py $(wildcard platforms/*/pyproject.toml)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet -e '.[dev]' $(PLATFORMS:%=-e platforms/%)
+	$(BIN)/python -m pip install --quiet --no-deps "xgrammar>=0.2.9" apache-tvm-ffi
 	@touch $@
 
 demo: install

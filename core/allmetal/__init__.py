@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from allmetal.config import EngineConfig
+    from allmetal.constraint import StructuredOutput
     from allmetal.engine.async_engine import AsyncEngine
     from allmetal.engine.llm import LLM
     from allmetal.errors import AllmetalError
@@ -25,6 +26,7 @@ __all__ = [
     "EngineConfig",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutput",
     "__version__",
 ]
 
@@ -35,6 +37,7 @@ _HOME = {
     "EngineConfig": "allmetal.config",
     "RequestOutput": "allmetal.request",
     "SamplingParams": "allmetal.request",
+    "StructuredOutput": "allmetal.constraint",
 }
 
 

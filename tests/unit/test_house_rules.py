@@ -213,6 +213,7 @@ def test_the_core_imports_what_it_declares_and_declares_what_it_imports() -> Non
     declared = distributions(pyproject["project"]["dependencies"])
     extras = pyproject["tool"]["hatch"]["metadata"]["hooks"]["custom"]["extras"]
     asked = [*extras["kit"], *extras["bench"], *extras["grpc"], *extras["otel"]]
+    asked += extras["structured"]
     module = {
         "pyzmq": "zmq",
         "opentelemetry_sdk": "opentelemetry",

@@ -30,7 +30,10 @@ DOCS = {
 }
 
 # One prompt, one text: no n, no logprobs.  --seed is the engine's.
-SKIPPED = frozenset({"n", "seed", "bad_word_ids", "logprobs", "prompt_logprobs"})
+SKIPPED = frozenset(
+    {"n", "seed", "bad_word_ids", "logprobs", "prompt_logprobs"}
+    | {"shown_special_tokens", "structured", "thinking"}
+)
 
 
 def add_sampling_options(parser: argparse.ArgumentParser, *, max_tokens: int) -> None:

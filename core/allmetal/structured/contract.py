@@ -28,6 +28,10 @@ class Vocabulary:
     size: int
 
 
+MOST_SPACES = 32
+"""In a row where JSON may be spread over lines: weak models would go on with them for ever."""
+
+
 class Matcher(Protocol):
     """Follows one sequence.  Used by one thread."""
 

@@ -19,6 +19,7 @@ class Detokenizer:
     A stop string is found as soon as its last character is there; of several the one that is
     complete first.  What follows it is dropped, and so is the stop string itself unless
     `include_stop_str_in_output`.  Within the first `min_tokens` tokens none is looked for.
+    Of special tokens that are skipped, those in `shown` are not.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class Detokenizer:
         prompt_token_ids: Sequence[int],
         *,
         skip_special_tokens: bool = True,
+        shown: Sequence[str] = (),
         stop: Sequence[str] = (),
         include_stop_str_in_output: bool = False,
         min_tokens: int = 0,
@@ -39,11 +41,13 @@ class Detokenizer:
         self._min_tokens = min_tokens
         self._held = ""
         skip = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+        kept = {tokenizer.backend.token_to_id(token) for token in shown}
+        skip -= kept
         self._stream: _Stream
         if tokenizer.pieces is not None:
             self._stream = _ByteStream(tokenizer.pieces, prompt_token_ids, skip)
         else:
-            self._stream = _WindowStream(tokenizer, prompt_token_ids, skip_special_tokens)
+            self._stream = _WindowStream(tokenizer, prompt_token_ids, skip)
 
     def push(self, token_ids: Sequence[int]) -> str:
         """What these tokens make safe to show.  After a stop string: nothing."""
@@ -127,9 +131,9 @@ class _WindowStream:
     The window starts at tokens whose text is settled, so that spacing comes out right.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], skip_special: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], skip: frozenset[int]) -> None:
         self._tokenizer = tokenizer
-        self._skip_special = skip_special
+        self._skip = skip
         self._window = list(prompt[-_TAIL:])
         self._settled = len(self._window)
 
@@ -150,4 +154,5 @@ class _WindowStream:
         return after[len(before) :]
 
     def _decode(self, token_ids: list[int]) -> str:
-        return self._tokenizer.decode(token_ids, self._skip_special)
+        shown = [token_id for token_id in token_ids if token_id not in self._skip]
+        return self._tokenizer.decode(shown, skip_special_tokens=False)

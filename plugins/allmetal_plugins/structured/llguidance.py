@@ -13,7 +13,7 @@ from allmetal.constraint import Constraint
 from allmetal.errors import RequestError
 from allmetal.platform.contract import Unsupported
 from allmetal.structured.compiler import readable
-from allmetal.structured.contract import Grammar, Mask, Vocabulary
+from allmetal.structured.contract import MOST_SPACES, Grammar, Mask, Vocabulary
 
 
 class _Tokens:
@@ -73,7 +73,9 @@ def _source(constraint: Constraint) -> str:
     source = constraint.source
     match constraint.kind:
         case "json":
-            options: Any = {"whitespace_flexible": constraint.any_whitespace}
+            options: Any = {"whitespace_flexible": False}
+            if constraint.any_whitespace:
+                options = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{0,{MOST_SPACES}}}"}
             return llguidance.LLMatcher.grammar_from_json_schema(source, defaults=options)
         case "regex":
             return llguidance.LLMatcher.grammar_from_regex(source)

@@ -13,7 +13,7 @@ from allmetal.constraint import Constraint
 from allmetal.errors import RequestError
 from allmetal.platform.contract import Unsupported
 from allmetal.structured.compiler import readable
-from allmetal.structured.contract import Grammar, Mask, Vocabulary
+from allmetal.structured.contract import MOST_SPACES, Grammar, Mask, Vocabulary
 from allmetal_plugins.structured.schema_gaps import gap
 
 _THREADS = 2
@@ -65,6 +65,7 @@ class XGrammar:
                 return compiler.compile_json_schema(
                     json.dumps(bounded(json.loads(source))),
                     any_whitespace=constraint.any_whitespace,
+                    max_whitespace_cnt=MOST_SPACES if constraint.any_whitespace else None,
                 )
             case "regex":
                 return compiler.compile_regex(source)

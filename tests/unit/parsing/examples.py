@@ -314,7 +314,8 @@ EXAMPLES = [
         parser="step3",
         text="Two.</think>\nI look.<｜tool_calls_begin｜>"
         + "".join(
-            f"<｜tool_call_begin｜>function<｜tool_sep｜>{invoke(a, 'steptml:{}')}<｜tool_call_end｜>"
+            "<｜tool_call_begin｜>function<｜tool_sep｜>"
+            f"{invoke(a, 'steptml:{}')}<｜tool_call_end｜>"
             for a in (SF, ULM)
         )
         + "<｜tool_calls_end｜>",

@@ -9,7 +9,7 @@ import pytest
 from allmetal.errors import RequestError
 from allmetal.request import SamplingParams
 from allmetal.server.bodies import decode
-from allmetal.server.openai.messages import plain_messages
+from allmetal.server.conversation import for_template
 from allmetal.server.openai.protocol import ChatRequest, CommonRequest, CompletionRequest
 from allmetal.server.openai.sampling import for_chat, for_completion
 
@@ -79,12 +79,38 @@ def test_logprobs_in_both_shapes() -> None:
 
 
 def test_messages_keep_what_a_template_may_want() -> None:
+    call = {"id": "1", "function": {"name": "f", "arguments": '{"a": 1}'}}
     messages = [
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "hm"},
         {"role": "user", "content": [{"type": "text", "text": "a"}], "name": "me"},
+        {"role": "tool", "content": "b", "tool_call_id": "1"},
+    ]
+    function = {"name": "f", "arguments": {"a": 1}}
+
+    assert for_template(messages) == [
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "1", "type": "function", "function": function}],
+            "reasoning_content": "hm",
+            "reasoning": "hm",
+        },
+        {"role": "user", "content": "a", "name": "me"},
+        messages[2],
     ]
 
-    assert plain_messages(messages) == [
-        messages[0],
-        {"role": "user", "content": "a", "name": "me"},
-    ]
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "f",
+        [3],
+        [{"id": "1"}],
+        [{"function": {"name": 3}}],
+        [{"function": {"name": "f", "arguments": "{"}}],
+        [{"function": {"name": "f", "arguments": "[1]"}}],
+    ],
+)
+def test_calls_that_are_none_are_refused_by_name(calls: object) -> None:
+    with pytest.raises(RequestError, match=r"messages\[0\].tool_calls"):
+        for_template([{"role": "assistant", "tool_calls": calls}])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -12,9 +12,25 @@ from allmetal.server.bodies import Body, Entries, Int
 # Each choice is a sequence with a state of its own from the start.
 Choices = Annotated[int, msgspec.Meta(le=1024)]
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+# In tokens.
+Budget = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
 
 class StreamOptions(msgspec.Struct, kw_only=True):
     include_usage: bool | None = None
+
+
+class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Exactly one form of an output, and how it is held to."""
+
+    json: dict[str, Any] | str | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    structural_tag: dict[str, Any] | str | None = None
+    disable_any_whitespace: bool = False
 
 
 class CommonRequest(Body, kw_only=True):
@@ -49,6 +65,13 @@ class CommonRequest(Body, kw_only=True):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     prompt_logprobs: Entries | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_decoding_backend: str | None = None
     priority: Int | None = None
     cache_salt: str | None = None
 
@@ -58,7 +81,6 @@ class CompletionRequest(CommonRequest, kw_only=True):
         "best_of": (1,),
         "tools": ([],),
         "suffix": ("",),
-        "response_format": ({"type": "text"},),
     }
 
     prompt: str | list[str | Int | list[Int]]
@@ -68,17 +90,12 @@ class CompletionRequest(CommonRequest, kw_only=True):
 
 class ChatRequest(CommonRequest, kw_only=True):
     refused: ClassVar[Mapping[str, tuple[object, ...]]] = {
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
         "functions": ([],),
         "function_call": ("none", "auto"),
-        "parallel_tool_calls": (True, False),
-        "response_format": ({"type": "text"},),
         "modalities": (["text"],),
         "audio": (),
         "prediction": (),
-        "reasoning_effort": (),
-        "verbosity": (),
+        "verbosity": ("medium",),
         "web_search_options": (),
     }
 
@@ -88,3 +105,9 @@ class ChatRequest(CommonRequest, kw_only=True):
     top_logprobs: Entries | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    thinking_token_budget: Budget | None = None
+    include_reasoning: bool | None = None

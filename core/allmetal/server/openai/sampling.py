@@ -8,6 +8,7 @@ from typing import Any
 from allmetal.errors import RequestError
 from allmetal.request import SamplingParams
 from allmetal.server.openai.protocol import ChatRequest, CommonRequest, CompletionRequest
+from allmetal.server.openai.structured import structured_of
 
 _SAME_NAME = (
     "n",
@@ -51,7 +52,7 @@ def for_completion(body: CompletionRequest, defaults: Mapping[str, Any]) -> Samp
         values["logprobs"] = body.logprobs
         if body.echo:
             values["prompt_logprobs"] = body.logprobs
-    return SamplingParams(**values)
+    return SamplingParams(**values, structured=structured_of(body))
 
 
 def for_chat(body: ChatRequest, defaults: Mapping[str, Any]) -> SamplingParams:
