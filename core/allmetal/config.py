@@ -352,6 +352,16 @@ def environment_with(**more: str) -> dict[str, str]:
     return {**os.environ, **more}
 
 
+def let_threads_sleep() -> None:
+    """To be called before torch is loaded: its threads then sleep when they have nothing to do.
+
+    OpenMP's default is to turn round and round for some milliseconds after each parallel loop, which
+    takes the cores from whoever has work, the engine's own threads included.  An $OMP_WAIT_POLICY
+    that is set stays as it is.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
 def cache_dir() -> Path:
     """Where derived files live: $ALLMETAL_CACHE, else $XDG_CACHE_HOME/allmetal, else ~/.cache."""
     if explicit := os.environ.get("ALLMETAL_CACHE"):

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from allmetal import __version__
+from allmetal.config import let_threads_sleep
 from allmetal.errors import AllmetalError, ConfigError
 
 COMMANDS = {
@@ -75,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in argv if not word.startswith("-")), None)
     debug = "--debug" in argv
+    let_threads_sleep()
     # Loading makes millions of objects that stay: looking for rubbish among them, again and again,
     # takes a tenth of the time.
     gc.set_threshold(50_000, 50, 50)
