@@ -132,7 +132,7 @@ def memory(server: Server) -> dict[str, float]:
 @pytest.mark.slow
 def test_ten_thousand_odd_bodies_leave_everything_as_it_was(bounded: Server) -> None:
     idle = {"running": 0, "waiting": 0, "kv_cache_usage": 0.0}
-    asyncio.run(send(bounded.url, NUMBER // 4, seed=1))  # what is made once is made
+    asyncio.run(send(bounded.url, NUMBER // 8, seed=1))  # what is made once is made
     before = memory(bounded)
 
     statuses = asyncio.run(send(bounded.url, NUMBER, seed=2))
@@ -167,7 +167,7 @@ def test_nothing_that_the_openapi_document_allows_or_forbids_is_an_error_of_ours
         for mode in modes if operation.body else modes[:1]:
 
             @settings(
-                max_examples=60,
+                max_examples=30,
                 deadline=None,
                 database=None,
                 derandomize=True,
@@ -179,6 +179,6 @@ def test_nothing_that_the_openapi_document_allows_or_forbids_is_an_error_of_ours
 
             answers()
 
-    assert seen >= {*VALID, "/v1/models/{name}", "/metrics", "/openapi.json"}
+    assert seen >= {*VALID, "/v1/models/{name}", "/metrics", "/load"}
     assert bounded.get("/ready").status_code == 200
     assert "Traceback" not in bounded.log
