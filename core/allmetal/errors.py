@@ -97,5 +97,9 @@ class UnavailableError(AllmetalError):
     """What is asked for cannot be had here; the message is the reason."""
 
 
+class StepFailedError(AllmetalError):
+    """The device failed while it computed a request; the engine serves on."""
+
+
 class EngineDeadError(AllmetalError):
     """The engine is gone; every open request gets this."""

@@ -244,7 +244,8 @@ class RequestOutput:
     """A request with its completions; `finished` once all of them are.
 
     `queue_s`: how long it waited for its first step.  `error` says why where a completion's finish
-    reason is "error"; `refusal`, where it was the request's fault.
+    reason is "error"; `refusal`, where it was the request's fault.  `pooled`: the vector of a
+    prompt that is not continued, as `engine.vectors` reads it.
     """
 
     request_id: str
@@ -257,3 +258,4 @@ class RequestOutput:
     finished: bool = False
     error: str | None = None
     refusal: Refusal | None = None
+    pooled: bytes | None = None

@@ -12,7 +12,7 @@ from allmetal.platform.kv import DTYPE_BYTES
 from allmetal_models.config import DecoderConfig, HFConfig, decoder_config, text_config
 from allmetal_models.defaults import complete
 from allmetal_models.moe_config import MoEConfig, moe_config
-from allmetal_models.pooling_config import pooling_config, task_of
+from allmetal_models.pooling_config import labels_of, pooling_config, task_of
 from allmetal_models.registry import find
 from allmetal_models.rope_config import longest_sequence
 
@@ -62,6 +62,7 @@ def facts(
         quantization="gguf" if any(t.is_blocks for t in tensors.values()) else None,
         task=got,
         whole_texts=pooling is not None and pooling.kind != "last",
+        labels=labels_of(hf) if got == "classify" else (),
     )
 
 

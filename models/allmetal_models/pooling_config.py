@@ -67,7 +67,7 @@ def pooling_config(hf: HFConfig, modules: Mapping[str, Any], task: Task) -> Pool
     if task == "generate":
         return None
     if task == "classify":
-        return PoolingConfig(kind="cls" if encoder else "last", num_labels=_num_labels(hf))
+        return PoolingConfig(kind="cls" if encoder else "last", num_labels=len(labels_of(hf)))
     if unknown := sorted(set(modules) - _KNOWN_MODULES):
         raise ModelError(f"vectors of this checkpoint go through {', '.join(unknown)}")
     if "Pooling" not in modules:
@@ -87,9 +87,15 @@ def _kind(settings: Mapping[str, Any]) -> Pooling:
     return _MODES[chosen[0]]
 
 
-def _num_labels(hf: HFConfig) -> int:
-    labels = hf.get("id2label")
-    count = len(labels) if isinstance(labels, Mapping) else hf.get("num_labels", 2)
-    if not isinstance(count, int) or count < 1:
-        raise CheckpointError(f"config.json: there are {count!r} labels")
-    return count
+def labels_of(hf: HFConfig) -> tuple[str, ...]:
+    """In the order of their scores.  transformers leaves out the two it gives unasked."""
+    named = hf.get("id2label")
+    if not isinstance(named, Mapping):
+        count = hf.get("num_labels", 2)
+        if not isinstance(count, int) or count < 1:
+            raise CheckpointError(f"config.json: there are {count!r} labels")
+        return tuple(f"LABEL_{index}" for index in range(count))
+    try:
+        return tuple(str(named[key]) for key in sorted(named, key=int))
+    except ValueError:
+        raise CheckpointError("config.json: id2label must be keyed by numbers") from None

@@ -28,7 +28,7 @@ from allmetal.engine.owned import OwnedEngine
 from allmetal.engine.process import ENGINE
 from allmetal.errors import AllmetalError, EngineDeadError, RequestError
 from allmetal.platform.plan import Plan
-from allmetal.request import RequestOutput, SamplingParams
+from allmetal.request import PoolingParams, RequestOutput, SamplingParams
 from allmetal.text import load_text
 from allmetal.text.tokenizer import Tokenizer
 
@@ -131,8 +131,10 @@ class AsyncEngine:
         request_id: str | None = None,
         priority: int = 0,
         cache_salt: str = "",
+        pooling: PoolingParams | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Complete a prompt (text or token ids); yields the growing output as tokens come.
+        """Complete a prompt (text or token ids); yields the growing output as tokens come.  With
+        `pooling` the one output has the prompt's vector, as `engine.vectors` reads it.
 
         Closing the generator early aborts the request.  A slow reader skips intermediate states.
         Raises RequestError if the request cannot be served, EngineDeadError if the engine ends.
@@ -155,6 +157,7 @@ class AsyncEngine:
             bad_word_ids=bad_word_ids,
             priority=priority,
             cache_salt=cache_salt,
+            pooling=pooling,
         )
         stream = _Stream([request.request_id for request in requests])
         self._streams[request_id] = stream

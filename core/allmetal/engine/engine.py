@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from allmetal.cache.groups import layout_for, max_tokens_held
 from allmetal.cache.manager import KVCacheManager
-from allmetal.config import EngineConfig
+from allmetal.config import EngineConfig, let_threads_sleep
 from allmetal.engine.guides import Guides
 from allmetal.engine.limits import Limits, check_limits, limits_of
 from allmetal.engine.scheduler import Scheduled, Scheduler
@@ -87,6 +87,7 @@ class Engine:
     @classmethod
     def from_config(cls, config: EngineConfig) -> Engine:
         """Open the checkpoint, resolve the platform and plan, load.  Raises AllmetalError."""
+        let_threads_sleep()
         from allmetal.checkpoint import open_checkpoint
         from allmetal.executor.local import LocalExecutor
         from allmetal.platform.resolve import resolve
@@ -136,6 +137,8 @@ class Engine:
         longest = self.max_model_len
         if sampling.max_tokens is not None:
             longest = min(longest, num_prompt + sampling.max_tokens)
+        if request.pooling is not None:
+            longest = num_prompt + 1  # as if its vector were a token: nothing comes after it
         eos = () if sampling.ignore_eos else request.eos_token_ids
         order = self._counts.requests
         self._counts.requests += 1

@@ -9,11 +9,25 @@ from typing import Any, TypeAlias
 
 from allmetal.config import EngineConfig
 from allmetal.engine.engine import Engine
-from allmetal.engine.output import OutputProcessor, Prompt
+from allmetal.engine.output import OutputProcessor, Prompt, tokenize
+from allmetal.engine.vectors import (
+    Classification,
+    Embedding,
+    check_classifies,
+    check_embeds,
+    classification,
+    embedding,
+    judges_pairs,
+    pooled,
+    relevance,
+    similarity,
+)
 from allmetal.errors import EngineDeadError, RequestError
 from allmetal.executor.ahead import link_ahead
-from allmetal.request import RequestOutput, SamplingParams
+from allmetal.platform.contract import ModelFacts
+from allmetal.request import PoolingParams, RequestOutput, SamplingParams
 from allmetal.text import load_text
+from allmetal.text.pairs import Encoded, encode_pair
 
 Message: TypeAlias = Mapping[str, Any]
 _Inbox: TypeAlias = dict[str, RequestOutput]
@@ -96,6 +110,45 @@ class LLM:
         prompts = [self.chat_prompt(conversation, **template) for conversation in conversations]  # type: ignore[arg-type]
         return self.generate(prompts, sampling, use_tqdm=use_tqdm)
 
+    def embed(self, texts: Prompt | Sequence[Prompt]) -> list[Embedding]:
+        """A vector of each text, in the order given.  RequestError of a model that makes none."""
+        check_embeds(self._facts)
+        return [embedding(output) for output in self._pool(map(self._encoded, _as_list(texts)))]
+
+    def classify(self, texts: Prompt | Sequence[Prompt]) -> list[Classification]:
+        """The likeliest label of each text.  RequestError of a model that has no labels."""
+        check_classifies(self._facts)
+        outputs = self._pool(map(self._encoded, _as_list(texts)))
+        return [classification(output, self._facts.labels) for output in outputs]
+
+    def score(self, query: str, documents: Sequence[str]) -> list[float]:
+        """How well each document answers the query: by a reranker in [0, 1], else the cosine of
+        their vectors.  RequestError of a model that does neither."""
+        if judges_pairs(self._facts):
+            pairs = [encode_pair(self.tokenizer, (query, text)) for text in documents]
+            return [relevance(output) for output in self._pool(pairs)]
+        asked, *answers = self.embed([query, *documents])
+        return [similarity(asked.vector, answer.vector) for answer in answers]
+
+    @property
+    def _facts(self) -> ModelFacts:
+        assert self.engine.plan is not None
+        return self.engine.plan.model
+
+    def _encoded(self, text: Prompt) -> Encoded:
+        return Encoded(tokenize(self.tokenizer, text))
+
+    def _pool(self, texts: Iterable[Encoded]) -> list[RequestOutput]:
+        many = list(texts)
+        pooling = [PoolingParams(second_at=text.second_at) for text in many]
+        prompts = [text.token_ids for text in many]
+        ids, inbox = self._add(prompts, _one_each(None, len(many)), pooling)
+        try:
+            finished = {output.request_id: output for output in self._run(ids, inbox)}
+        finally:
+            self._drop(ids)
+        return [pooled(finished[request_id]) for request_id in ids]
+
     def chat_prompt(self, messages: Sequence[Message], **template: Any) -> list[int]:
         """The token ids of a conversation, special tokens as the template writes them."""
         return self.tokenizer.encode_chat(messages, **template)
@@ -118,7 +171,10 @@ class LLM:
         self.close()
 
     def _add(
-        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]
+        self,
+        prompts: Sequence[Prompt],
+        params: Sequence[SamplingParams],
+        pooling: Sequence[PoolingParams] | None = None,
     ) -> tuple[list[str], _Inbox]:
         """Give all to the engine, or none; their ids, and where their outputs will come."""
         added: list[str] = []
@@ -126,11 +182,14 @@ class LLM:
         with self._lock:
             self._check_open()
             try:
-                for prompt, sampling in zip(prompts, params, strict=True):
+                pool = None
+                for index, (prompt, sampling) in enumerate(zip(prompts, params, strict=True)):
+                    if pooling is not None:
+                        pool = pooling[index]
                     request_id = f"offline-{self._num_requests}"
                     self._num_requests += 1
                     added.append(request_id)
-                    for request in self._outputs.open(request_id, prompt, sampling):
+                    for request in self._outputs.open(request_id, prompt, sampling, pooling=pool):
                         self.engine.add(request)
                     self._inboxes[request_id] = inbox
             except BaseException:

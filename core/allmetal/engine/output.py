@@ -10,6 +10,7 @@ from typing import TypeAlias
 from allmetal.errors import RequestError
 from allmetal.request import (
     CompletionOutput,
+    PoolingParams,
     Request,
     RequestOutput,
     SamplingParams,
@@ -81,9 +82,10 @@ class OutputProcessor:
         bad_word_ids: tuple[tuple[int, ...], ...] | None = None,
         priority: int = 0,
         cache_salt: str = "",
+        pooling: PoolingParams | None = None,
     ) -> list[Request]:
         """The engine requests of one request, `n` of them.  `prompt_token_ids` and `bad_word_ids`
-        where the caller has tokenised already.
+        where the caller has tokenised already.  With `pooling` its output is a vector.
 
         Raises RequestError if the prompt is none, or the id or one made of it is taken.
         """
@@ -108,6 +110,7 @@ class OutputProcessor:
                 priority=priority,
                 arrival_time=time.time(),
                 cache_salt=cache_salt,
+                pooling=pooling,
             )
             for index in range(sampling.n)
         ]
@@ -173,6 +176,8 @@ class OutputProcessor:
             parent.num_cached_tokens = delta.num_cached_tokens
         if delta.queue_s:
             parent.queue_s = max(parent.queue_s, delta.queue_s)
+        if delta.pooled is not None:
+            parent.pooled = delta.pooled
         if delta.error is not None:
             parent.error = delta.error
         if delta.refusal is not None:

@@ -17,13 +17,16 @@ def check_request(
         raise RequestError(f"a request {request.request_id!r} is under way already")
     if num_prompt == 0:
         raise RequestError("the prompt is empty", hint="give at least one token")
-    if request.pooling is not None and num_prompt <= max_model_len:
-        pass  # nothing is added to it
-    elif num_prompt >= max_model_len:
+    if request.pooling is None and num_prompt >= max_model_len:
         raise RequestError(
             f"the prompt has {num_prompt} tokens; with at least one to generate, the limit of "
             f"{max_model_len} allows {max_model_len - 1}",
             hint="shorten the prompt, or start with a larger --max-model-len",
+        )
+    if num_prompt > max_model_len:
+        raise RequestError(
+            f"the text has {num_prompt} tokens; the limit is {max_model_len}",
+            hint="shorten or split the text",
         )
     sampling = request.sampling
     named = {

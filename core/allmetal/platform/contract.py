@@ -128,6 +128,8 @@ class ModelFacts:
     task: Task = "generate"
     whole_texts: bool = False
     """All of a text must be computed in one step, and nothing of it is found in the cache."""
+    labels: tuple[str, ...] = ()
+    """What a model that classifies chooses from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from allmetal.server.middleware.body_limit import BodyLimit
 from allmetal.server.middleware.entry import Entry
 from allmetal.server.openai import routes as openai
 from allmetal.server.operation import routes as operation
+from allmetal.server.pooling import routes as pooling
 from allmetal.server.sse import ClientGoneError
 from allmetal.server.state import ServerState
 from allmetal.server.tokens import routes as tokens
@@ -32,6 +33,7 @@ from allmetal.server.ui import routes as ui
 _APIS: Sequence[Callable[[], list[BaseRoute]]] = (
     openai.routes,
     anthropic.routes,
+    pooling.routes,
     tokens.routes,
     admin.routes,
     operation.routes,

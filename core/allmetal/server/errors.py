@@ -45,10 +45,6 @@ class NotReadyError(AllmetalError):
     """The server is starting, coming back or going; another one may do."""
 
 
-class StepFailedError(AllmetalError):
-    """The device failed while it computed a request; the engine serves on."""
-
-
 class AbortedError(AllmetalError):
     """Whoever runs the server ended the request."""
 

@@ -14,10 +14,10 @@ from allmetal.config import ServerConfig
 from allmetal.engine.async_engine import AsyncEngine
 from allmetal.engine.defaults import sampling_defaults
 from allmetal.engine.output import Prompt
-from allmetal.errors import RequestError
+from allmetal.errors import RequestError, StepFailedError
 from allmetal.parsing import Family, family_for
-from allmetal.request import RequestOutput, SamplingParams
-from allmetal.server.errors import ModelNotFoundError, StepFailedError, TookTooLongError
+from allmetal.request import PoolingParams, RequestOutput, SamplingParams
+from allmetal.server.errors import ModelNotFoundError, TookTooLongError
 from allmetal.server.metrics import Metrics
 from allmetal.server.openai.responses.store import ResponseStore
 from allmetal.server.request_log import RequestLog
@@ -107,6 +107,7 @@ class ServerState:
         request_id: str,
         priority: int,
         cache_salt: str,
+        pooling: PoolingParams | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """The engine's outputs, measured.
 
@@ -119,6 +120,7 @@ class ServerState:
                 request_id=request_id,
                 priority=priority,
                 cache_salt=cache_salt,
+                pooling=pooling,
             ),
             Timeline(request_id=request_id, sampling=sampling),
             self.observers,

@@ -1,0 +1,1 @@
+"""Vectors of texts, and what is made of them: embeddings, scores, rankings, labels."""
