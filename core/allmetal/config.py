@@ -355,9 +355,9 @@ def environment_with(**more: str) -> dict[str, str]:
 def let_threads_sleep() -> None:
     """To be called before torch is loaded: its threads then sleep when they have nothing to do.
 
-    OpenMP's default is to turn round and round for some milliseconds after each parallel loop, which
-    takes the cores from whoever has work, the engine's own threads included.  An $OMP_WAIT_POLICY
-    that is set stays as it is.
+    OpenMP's default is to turn round for some milliseconds after each parallel loop, which takes
+    the cores from whoever has work, the engine's own threads included.  An $OMP_WAIT_POLICY that
+    is set stays as it is.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
