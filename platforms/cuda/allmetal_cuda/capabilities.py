@@ -14,6 +14,7 @@ from allmetal.platform.contract import (
 
 FP8_SINCE = 89
 """Compute capability 8.9 (Ada): the first with instructions for e4m3."""
+HOPPER, BLACKWELL = 90, 100
 
 
 def compute_capability(device: DeviceInfo) -> int | None:
@@ -36,7 +37,7 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "kv_dtype.int8": Unsupported("keys and values in int8 need scales, and no kernel has them"),
         "quant.int8": expanded,
         "quant.gguf": expanded,
-        "quant.fp8": Unsupported("allmetal-cuda has no 8-bit floating point linear kernel yet"),
+        "quant.fp8": _float8_weights(device, expanded),
         "attention.sliding_window": Native("triton_attention"),
         "attention.soft_cap": Native("triton_attention"),
         "attention.sinks": Native("triton_attention"),
@@ -56,3 +57,10 @@ def _float8(device: DeviceInfo) -> Capability:
     if capability < FP8_SINCE:
         return Unsupported(f"{device.arch} has no e4m3 instructions; sm_{FP8_SINCE} and later do")
     return Native("triton_attention")
+
+
+def _float8_weights(device: DeviceInfo, expanded: Capability) -> Capability:
+    capability = compute_capability(device)
+    if capability is None:
+        return Unknown("the compute capability could not be read without opening the device")
+    return Native("hopper_float8") if HOPPER <= capability < BLACKWELL else expanded

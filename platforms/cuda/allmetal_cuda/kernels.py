@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from allmetal.platform.contract import AnyKernel, DeviceInfo
-from allmetal_cuda.capabilities import FP8_SINCE, compute_capability
+from allmetal_cuda.capabilities import BLACKWELL, FP8_SINCE, HOPPER, compute_capability
 from allmetal_cuda.ops.linear import CublasLinear
 from allmetal_triton.kernels import kernels as triton_kernels
 from allmetal_triton.target import FLOAT_DTYPES, Target
 
-HOPPER, BLACKWELL = 90, 100
 _SHARED_MEMORY = {80: 166_912, 86: 101_376, 87: 166_912, 89: 101_376, 90: 232_448, 100: 232_448}
 """Bytes a block may have.  Source: CUDA C++ programming guide, compute capabilities."""
 _LEAST_SHARED_MEMORY = 101_376
@@ -24,10 +23,11 @@ def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
     own: dict[str, tuple[AnyKernel, ...]] = {"linear": (CublasLinear(),)}
     if HOPPER <= _capability(device) < BLACKWELL:
         from allmetal_cuda.ops.hopper_attention import HopperAttention
+        from allmetal_cuda.ops.hopper_float8 import HopperFloat8Linear
         from allmetal_cuda.ops.hopper_linear import HopperLinear
 
         own["attention"] = (HopperAttention(here),)
-        own["linear"] = (HopperLinear(here), *own["linear"])
+        own["linear"] = (HopperLinear(here), HopperFloat8Linear(here), *own["linear"])
     return {family: (*own.get(family, ()), *shared[family]) for family in shared}
 
 

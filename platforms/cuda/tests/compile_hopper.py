@@ -10,9 +10,10 @@ from dataclasses import asdict, replace
 
 import torch
 
-from allmetal.platform.specs import AttentionSpec, DenseWeight, LinearSpec
+from allmetal.platform.specs import AttentionSpec, DenseWeight, Float8Weight, LinearSpec
 from allmetal.testing.batches import paged_batch
 from allmetal_cuda.ops.hopper_attention import HopperAttention
+from allmetal_cuda.ops.hopper_float8 import HopperFloat8Linear
 from allmetal_cuda.ops.hopper_linear import HopperLinear
 from allmetal_triton.compile_only import SHARED_MEMORY, compiling_for
 from allmetal_triton.target import Target
@@ -60,6 +61,23 @@ def compile_linear(in_features: int, out_features: int, target: Target) -> None:
             op(torch.empty(num_tokens, in_features, dtype=torch.bfloat16), weight, None)
 
 
+def compile_float8(in_features: int, out_features: int, target: Target) -> None:
+    kind = "float8_e4m3fn"
+    spec = LinearSpec(
+        dtype="bfloat16",
+        in_features=in_features,
+        out_features=out_features,
+        bias=True,
+        weight=Float8Weight(act_dtype=kind),
+    )
+    op = HopperFloat8Linear(target).build(spec)
+    weight = torch.empty(out_features, in_features, dtype=torch.float8_e4m3fn)
+    packed = op.pack({"weight": weight, "scale": torch.ones(out_features, 1)})
+    for num_tokens in (1, 64):
+        x = torch.empty(num_tokens, in_features, dtype=torch.bfloat16)
+        op(x, packed, torch.empty(out_features, dtype=torch.bfloat16))
+
+
 def main() -> None:
     target = Target(num_cores=lambda: 132, shared_memory=SHARED_MEMORY[90], dot_rows=64, early=True)
     with compiling_for("cuda", 90) as found:
@@ -67,6 +85,7 @@ def main() -> None:
             compile_attention(spec, target)
         for shape in LINEARS:
             compile_linear(*shape, target)
+        compile_float8(4096, 4096, target)
     print(json.dumps([asdict(usage) for usage in found]))
 
 

@@ -12,7 +12,7 @@ from allmetal.platform.contract import Supported, Unsupported
 from allmetal.platform.specs import DenseWeight, GGUFWeight, LinearSpec
 
 pytest.importorskip("triton", reason="needs triton")
-from allmetal_cuda.ops.hopper_linear import MOST_TOKENS, HopperLinear, plan
+from allmetal_cuda.ops.hopper_linear import MOST_TOKENS, HopperLinear, by_rows, plan
 from allmetal_triton.target import Target
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
@@ -72,7 +72,7 @@ def test_few_tokens_agree_with_float64(dtype: str, in_features: int, out_feature
 @pytest.mark.parametrize("out_features", [1, 1024, 4096, 6144, 8448, 8449, 28672, 151_936])
 @pytest.mark.parametrize("in_features", [8, 128, 1024, 4096, 14336, 28672])
 def test_plans_fit_the_core(in_features: int, out_features: int) -> None:
-    for num_tokens in range(3, MOST_TOKENS + 1):
+    for num_tokens in range(1, MOST_TOKENS + 1):
         how = plan(in_features, out_features, num_tokens, CORES)
         if how is None:
             continue
@@ -104,6 +104,12 @@ def test_a_refusal_says_why(spec: LinearSpec, told: str) -> None:
     answer = HopperLinear(target()).supports(spec)
     assert isinstance(answer, Unsupported)
     assert told in answer.reason
+
+
+def test_one_token_goes_by_rows_where_they_are_neither_long_nor_short_and_many() -> None:
+    sizes = [(4096, 28672), (4096, 128_256), (1024, 4096), (14336, 4096), (1024, 151_936)]
+    specs = [replace(SPEC, in_features=c, out_features=n) for c, n in sizes]
+    assert [True, True, True, False, False] == [by_rows(spec) for spec in specs]
 
 
 def test_it_comes_before_the_others() -> None:

@@ -108,7 +108,7 @@ def _add_parts(mine, parts, tile, part, place, SPLITS: gl.constexpr, SIZE: gl.co
 
 
 @gluon.jit
-def _write(acc, n, t, bias, y, num_tokens, num_outputs, w_tiles,
+def _write(acc, n, t, bias, scale, x_scale, y, num_tokens, num_outputs, w_tiles,
            BN: gl.constexpr, BT: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
     """acc [BN, BT] to y [T, N], outputs side by side; by way of the ring, which is empty."""
     WIDE: gl.constexpr = gl.BlockedLayout([8, 1], [BN // 8, 256 // BN], [1, num_warps], [0, 1])
@@ -121,6 +121,9 @@ def _write(acc, n, t, bias, y, num_tokens, num_outputs, w_tiles,
     n += gl.arange(0, BN, gl.SliceLayout(1, WIDE))
     t += gl.arange(0, BT, gl.SliceLayout(0, WIDE))
     inside = n < num_outputs
+    if scale is not None:
+        acc *= gl.load(scale + n, mask=inside, other=0.0)[:, None]
+        acc *= gl.load(x_scale + t, mask=t < num_tokens, other=0.0)[None, :]
     if bias is not None:
         acc += gl.load(bias + n, mask=inside, other=0.0).to(gl.float32)[:, None]
     place = t.to(gl.int64)[None, :] * num_outputs + n[:, None]
@@ -130,7 +133,7 @@ def _write(acc, n, t, bias, y, num_tokens, num_outputs, w_tiles,
 # fmt: off
 @gluon.jit
 def _finish(
-    n, t, tile, part, steps, bias, y, parts, counters, num_tokens, num_outputs,
+    n, t, tile, part, steps, bias, scale, x_scale, y, parts, counters, num_tokens, num_outputs,
     w_tiles, x_tiles, ready, free, SPLITS: gl.constexpr, STAGES: gl.constexpr,
     num_warps: gl.constexpr,
 ):
@@ -138,10 +141,11 @@ def _finish(
     # fmt: on
     BN: gl.constexpr = w_tiles.shape[1]
     BT: gl.constexpr = x_tiles.shape[1]
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, BT, 16])
+    DEPTH: gl.constexpr = 256 // w_tiles.dtype.primitive_bitwidth
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, BT, DEPTH])
     acc = _multiply(steps, w_tiles, x_tiles, ready, free, BN, BT, STAGES, LAYOUT)
     if SPLITS == 1:
-        _write(acc, n, t, bias, y, num_tokens, num_outputs, w_tiles, BN, BT,
+        _write(acc, n, t, bias, scale, x_scale, y, num_tokens, num_outputs, w_tiles, BN, BT,
                num_warps)
     else:
         row = gl.arange(0, BN, gl.SliceLayout(1, LAYOUT))
@@ -153,7 +157,7 @@ def _finish(
         if gl.atomic_add(counters + tile, 1, sem="acq_rel") == SPLITS - 1:
             gl.thread_barrier()
             acc = _add_parts(acc, parts, tile, part, place, SPLITS, BN * BT)
-            _write(acc, n, t, bias, y, num_tokens, num_outputs, w_tiles, BN, BT,
+            _write(acc, n, t, bias, scale, x_scale, y, num_tokens, num_outputs, w_tiles, BN, BT,
                num_warps)
             gl.store(counters + tile, 0)
 
@@ -161,15 +165,15 @@ def _finish(
 # fmt: off
 @gluon.jit(do_not_specialize=["num_tokens"])
 def hopper_linear(
-    weight, x, bias, y, parts, counters, num_tokens, num_outputs, all_steps,
+    weight, x, bias, scale, x_scale, y, parts, counters, num_tokens, num_outputs, all_steps,
     SPLITS: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr, num_warps: gl.constexpr,
 ):
     """y [T, N] over `all_steps` of BK channels, of which each of SPLITS programs has at least
     STAGES.
 
-    `weight` describes [N, C] in boxes of [BN, BK], `x` [T, C] in boxes of [BT, BK].  `parts`
-    [tiles, SPLITS, BN, BT] float32 takes what programs have of a sum; `counters` [tiles] are zero
-    before and after.
+    `weight` describes [N, C] in boxes of [BN, BK], `x` [T, C] in boxes of [BT, BK].  `scale` [N]
+    and `x_scale` [T], float32, are factors of rows if there are any.  `parts` [tiles, SPLITS, BN,
+    BT] float32 takes what programs have of a sum; `counters` [tiles] are zero before and after.
     """
     # fmt: on
     BN: gl.constexpr = weight.block_type.shape[0]
@@ -192,7 +196,7 @@ def hopper_linear(
     fence_async_shared()
     # fmt: off
     gl.warp_specialize([
-        (_finish, (n, t, tile, part, steps, bias, y, parts, counters, num_tokens,
+        (_finish, (n, t, tile, part, steps, bias, scale, x_scale, y, parts, counters, num_tokens,
                    num_outputs, w_tiles, x_tiles, ready, free, SPLITS, STAGES, num_warps)),
         (_copy, (weight, x, n, t, first, steps, w_tiles, x_tiles, ready, free, STAGES, EARLY)),
     ], [1], [48])

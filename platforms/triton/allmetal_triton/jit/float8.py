@@ -1,0 +1,34 @@
+"""Tokens to 8 bit floating point, one a program."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from allmetal_triton.jit.early import let_next_begin, wait_for_last
+
+
+@triton.jit
+def round_tokens(
+    x,
+    y,
+    scale,
+    x_stride,
+    MOST: tl.constexpr,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """x [T, C] rows at `x_stride`; y [T, C] in a narrow type whose largest is MOST, and scale [T]
+    float32, with x about y * scale."""
+    let_next_begin(EARLY)
+    wait_for_last(EARLY)
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < C
+    values = tl.load(x + row * x_stride + at, mask=inside, other=0.0).to(tl.float32)
+    # A token of zeros has some scale, not 0: it is divided by.
+    each = tl.maximum(tl.max(tl.abs(values), axis=0) / MOST, 1.1754943508222875e-38)
+    rounded = tl.clamp(tl.div_rn(values, each), -MOST, MOST)
+    tl.store(y + row * C + at, rounded.to(y.dtype.element_ty), mask=inside)
+    tl.store(scale + row, each)
