@@ -120,7 +120,12 @@ class LedgerExecutor:
             for layer in kv_group.layers:
                 by_layer[layer] = tuple(seen)
         token = next_token([by_layer[layer] for layer in range(len(self.windows))])
+        token = self.choose(step, slot, token)
         self.tokens[slot].append(token)
+        return token
+
+    def choose(self, step: StepPlan, slot: int, token: int) -> int:
+        """The token that comes where `token` would."""
         return token
 
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -22,6 +23,16 @@ _THREADS = 2
 _MOST_KEPT = 256
 """Compiled constraints, the least used of which is dropped; what runs keeps its own."""
 _MOST_WAITING = 64
+_SET_UP_S = 120.0
+"""That a provider may take to be imported and to take in a vocabulary, once."""
+_LOOK_S = 0.2
+
+
+@dataclass(slots=True)
+class _Clock:
+    """When a constraint's own compiling began: not before its provider was there."""
+
+    begun: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +40,31 @@ class Compiling:
     """A constraint on its way."""
 
     future: Future[Grammar]
-    deadline: float
     limit_s: float
+    clock: _Clock
+    asked: float
 
     @property
     def done(self) -> bool:
         """Whether `result` answers at once."""
-        return self.future.done() or time.monotonic() >= self.deadline
+        return self.future.done() or self._left() <= 0
+
+    def _left(self) -> float:
+        begun = self.clock.begun
+        end = self.asked + _SET_UP_S if begun is None else max(begun, self.asked)
+        return end + self.limit_s - time.monotonic()
 
     def result(self) -> Grammar:
         """Wait for it.  Raises RequestError: it is wrong, or takes too long."""
-        try:
-            return self.future.result(max(0.0, self.deadline - time.monotonic()))
-        except FutureTimeoutError:
-            raise RequestError(
-                f"structured output: it could not be compiled within {self.limit_s:g} s",
-                hint="simplify it: large bounds (minLength, maxItems, {n,m}) cost most",
-            ) from None
+        while not self.done:
+            with suppress(FutureTimeoutError):
+                self.future.result(min(max(0.0, self._left()), _LOOK_S))
+        if self.future.done():
+            return self.future.result()
+        raise RequestError(
+            f"structured output: it could not be compiled within {self.limit_s:g} s",
+            hint="simplify it: large bounds (minLength, maxItems, {n,m}) cost most",
+        )
 
 
 class GrammarCompiler:
@@ -67,27 +86,27 @@ class GrammarCompiler:
         self._vocabulary: Vocabulary | None = None
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
-        self._kept: OrderedDict[Constraint, Future[Grammar]] = OrderedDict()
+        self._kept: OrderedDict[Constraint, tuple[Future[Grammar], _Clock]] = OrderedDict()
 
     def submit(self, constraint: Constraint) -> Compiling:
         """Begin to compile, unless it is or was.  Raises RequestError if too many are waiting."""
-        deadline = time.monotonic() + self._limit_s
         known = self._kept.get(constraint)
-        if known is not None and not (known.done() and known.exception() is not None):
+        if known is not None and not (known[0].done() and known[0].exception() is not None):
             self._kept.move_to_end(constraint)
-            return Compiling(known, deadline, self._limit_s)
-        if sum(not future.done() for future in self._kept.values()) >= _MOST_WAITING:
+            return Compiling(known[0], self._limit_s, known[1], time.monotonic())
+        if sum(not future.done() for future, _ in self._kept.values()) >= _MOST_WAITING:
             raise RequestError(
                 f"structured output: {_MOST_WAITING} constraints are being compiled",
                 hint="try again later, or ask for one that was asked for before",
             )
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar")
-        future = self._threads.submit(self._compile, constraint)
-        self._kept[constraint] = future
+        clock = _Clock()
+        future = self._threads.submit(self._compile, constraint, clock)
+        self._kept[constraint] = future, clock
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
-        return Compiling(future, deadline, self._limit_s)
+        return Compiling(future, self._limit_s, clock, time.monotonic())
 
     def close(self) -> None:
         """What is being compiled is not waited for."""
@@ -96,11 +115,13 @@ class GrammarCompiler:
 
     # ---- in a thread -------------------------------------------------------------------------
 
-    def _compile(self, constraint: Constraint) -> Grammar:
+    def _compile(self, constraint: Constraint, clock: _Clock) -> Grammar:
         refused: list[str] = []
         for name in self._order(constraint):
             try:
-                answer = self._provider(name).compile(constraint)
+                provider = self._provider(name)
+                clock.begun = clock.begun or time.monotonic()
+                answer = provider.compile(constraint)
             except ImportError as error:
                 refused.append(f"{name}: {error}")
                 continue

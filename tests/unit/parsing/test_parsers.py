@@ -105,8 +105,8 @@ def test_no_cut_into_three_and_no_single_characters_change_anything(example: Exa
 
     assert expected == parse(example, list(text))
     # All pairs of cuts are thousands a text: those no further apart than the longest mark.
-    for first in range(0, len(text), 3):
-        for second in range(first + 1, min(first + 30, len(text)), 4):
+    for first in range(0, len(text), 4):
+        for second in range(first + 1, min(first + 30, len(text)), 7):
             pieces = [text[:first], text[first:second], text[second:]]
             assert expected == parse(example, pieces), pieces
 
@@ -115,7 +115,7 @@ def test_no_cut_into_three_and_no_single_characters_change_anything(example: Exa
 def test_an_output_that_is_cut_off_says_a_beginning_of_the_same(example: Example) -> None:
     full = collect(whole(example))
 
-    for end in range(len(example.text)):
+    for end in range(0, len(example.text), 2):
         text = example.text[:end]
         events = whole(example, text)
         assert events == parse(example, list(text))
@@ -137,7 +137,7 @@ PARTS = sorted(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     text=st.lists(st.sampled_from(PARTS) | st.text(max_size=4), max_size=24).map("".join),
     cuts=st.lists(st.integers(0, 200), max_size=6),
@@ -160,7 +160,7 @@ def test_nonsense_never_raises_and_no_cut_changes_it(
             assert isinstance(json.loads(call_.arguments), dict)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(data=st.data())
 @pytest.mark.parametrize("example", EXAMPLES, ids=named)
 def test_a_damaged_example_never_raises_and_no_cut_changes_it(
@@ -266,5 +266,5 @@ def test_kimis_and_mistrals_own_ids_are_kept() -> None:
 
 
 def test_every_family_has_an_example() -> None:
-    same = {"openai", "jamba"}
+    same = {"openai"}  # gpt_oss by its other name
     assert set(NAMES) - same == {example.parser for example in EXAMPLES}
