@@ -5,21 +5,34 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import sys
 from pathlib import Path
 
 import numpy as np
 
 from allmetal.errors import CheckpointError
 
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+"""Python 3.11 does not know its number, which is Linux's on x86, Arm and RISC-V."""
+
+# Written pages, which nobody should make, stay this process's own.  Without a reserve for them, so
+# that a file may be larger than the memory.
+_KIND: dict[str, int] = (
+    {"flags": mmap.MAP_PRIVATE | _NORESERVE, "prot": mmap.PROT_READ | mmap.PROT_WRITE}
+    if sys.platform != "win32"
+    else {"access": mmap.ACCESS_COPY}
+)
+
 
 class MappedFile:
-    """Read-only; pages are read when they are touched, and dropped by the system as it likes."""
+    """Pages are read when they are touched, and dropped by the system as it likes.  Writing to them
+    does not change the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._map = mmap.mmap(file.fileno(), 0, **_KIND)
         except ValueError:
             raise CheckpointError(
                 f"{path} is empty", hint="it was probably not downloaded to its end: fetch it again"

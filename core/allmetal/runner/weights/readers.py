@@ -53,8 +53,8 @@ def weight_readers(
 class StoredReader:
     """A WeightReader over mapped bytes; only those of a slice are read.
 
-    Blocks may be sliced along their columns too, between blocks.  What is returned belongs to the
-    caller.
+    Blocks may be sliced along their columns too, between blocks.  What is returned may be the
+    file's own bytes: nobody may write to it, and whoever reads it often makes a copy.
     """
 
     def __init__(self, name: str, info: TensorInfo, data: memoryview) -> None:
@@ -72,7 +72,7 @@ class StoredReader:
         self, dim: int | None = None, start: int = 0, length: int | None = None
     ) -> torch.Tensor:
         if self._info.is_blocks:
-            return _copy(self._rows(dim, start, length))
+            return _tensor(self._rows(dim, start, length))
         return self._dense(dim, start, length)
 
     def dequantize(
@@ -97,7 +97,7 @@ class StoredReader:
         step = max(1, CHUNK_BYTES // max(1, stored.shape[1]))
         assert values.shape[1] == stored.shape[1] // block.nbytes * block.elements
         for row in range(0, len(stored), step):
-            part = _copy(stored[row : row + step])
+            part = _tensor(stored[row : row + step])
             dequantize_into(values[row : row + step].view(-1), part, kind)
         return out
 
@@ -137,7 +137,7 @@ class StoredReader:
 
     def _dense(self, dim: int | None, start: int, length: int | None) -> torch.Tensor:
         dtype: torch.dtype = getattr(torch, self._info.dtype)
-        # numpy has no bfloat16: bytes are sliced, and become a tensor of the dtype once copied.
+        # numpy has no bfloat16: bytes are sliced, and become a tensor of the dtype afterwards.
         stored = self._stored.reshape(*self.shape, dtype.itemsize)
         order = self._row_order()
         if order is not None:
@@ -146,7 +146,7 @@ class StoredReader:
             dim %= len(self.shape)
             length = _length(self.shape, dim, start, length)
             stored = stored[(slice(None),) * dim + (slice(start, start + length),)]
-        values = _copy(stored).view(dtype).squeeze(-1)
+        values = _tensor(stored, align=dtype.itemsize).view(dtype).squeeze(-1)
         if self._info.shift:
             values = (values.float() + self._info.shift).to(dtype)
         return values
@@ -160,8 +160,12 @@ def _length(shape: tuple[int, ...], dim: int, start: int, length: int | None) ->
     return length
 
 
-def _copy(stored: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> torch.Tensor:
-    """A tensor of its own with these bytes; this is where the file is read."""
+def _tensor(
+    stored: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], *, align: int = 1
+) -> torch.Tensor:
+    """These bytes: as they lie in memory, if they lie together and at a multiple of `align`."""
+    if stored.flags.c_contiguous and stored.ctypes.data % align == 0:
+        return torch.from_numpy(stored)
     if stored.nbytes < LARGE:
         out = torch.empty(stored.shape, dtype=torch.uint8)
     else:

@@ -67,9 +67,8 @@ class _Dense:
         self._shape = (spec.out_features, spec.in_features)
 
     def pack(self, weights: Mapping[str, torch.Tensor]) -> PackedWeight:
-        weight = weights["weight"].contiguous()
+        weight = pages.to_large_pages(weights["weight"])
         assert weight.shape == self._shape
-        pages.prefer_large(weight)
         return weight
 
     def __call__(
@@ -92,10 +91,9 @@ class _Int8:
         self._group = spec.weight.group_size
 
     def pack(self, weights: Mapping[str, torch.Tensor]) -> PackedWeight:
-        weight, scale = weights["weight"].contiguous(), weights["scale"].float().contiguous()
+        weight = pages.to_large_pages(weights["weight"])
         assert weight.shape == self._shape
-        pages.prefer_large(weight)
-        return weight, scale
+        return weight, weights["scale"].float().contiguous()
 
     def __call__(
         self, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None
@@ -125,9 +123,8 @@ class _Blocks:
         self._type = _NUMBERS[spec.weight.type]
 
     def pack(self, weights: Mapping[str, torch.Tensor]) -> PackedWeight:
-        weight = weights["weight"].contiguous()
+        weight = pages.to_large_pages(weights["weight"])
         assert weight.shape[0] == self._shape[0]
-        pages.prefer_large(weight)
         return weight
 
     def __call__(

@@ -27,3 +27,18 @@ def prefer_large(x: torch.Tensor) -> None:
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for advice in (mmap.MADV_HUGEPAGE, _COLLAPSE):
         madvise(begin, length, advice)
+
+
+def to_large_pages(x: torch.Tensor) -> torch.Tensor:
+    """What is read at every step, contiguous and in large pages as far as they can be had.
+
+    Memory that torch does not manage is copied: it may be a checkpoint's file, whose pages are
+    small and may be taken away.
+    """
+    x = x.contiguous()
+    if not x.untyped_storage().resizable():
+        kept = torch.empty_like(x)
+        prefer_large(kept)
+        return kept.copy_(x)
+    prefer_large(x)
+    return x
