@@ -31,7 +31,8 @@ async def complete(request: web.Request) -> web.StreamResponse:
         text = {"delta": {"content": " a"}} if chat else {"text": " a"}
         await answer.write(event([{"index": 0, **text, "finish_reason": end}]))
     prompt = body.get("prompt") or body["messages"][0]["content"]
-    usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": count}
+    length = len(prompt.split() if isinstance(prompt, str) else prompt)
+    usage = {"prompt_tokens": length, "completion_tokens": count}
     await answer.write(event([], usage))
     await answer.write(b"data: [DONE]\n\n")
     return answer

@@ -36,13 +36,20 @@ def test_gaps_have_the_mean_and_the_spread_of_a_gamma_distribution(burstiness: f
     """Its standard deviation is the mean over the root of the shape."""
     found = gaps(8.0, burstiness)
 
-    assert statistics.mean(found) == pytest.approx(1 / 8, rel=0.06)
+    assert statistics.mean(found) == pytest.approx(1 / 8)
     assert statistics.stdev(found) == pytest.approx(1 / 8 / burstiness**0.5, rel=0.06)
 
 
 def test_without_chance_requests_come_evenly_and_without_a_rate_at_once() -> None:
     assert gaps(4.0, float("inf")) == pytest.approx([0.25] * 19_999)
     assert set(gaps(float("inf"), 1.0)) == {0.0}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_few_requests_come_at_their_times_too(count: int) -> None:
+    calls = [Call(prompt="x", output_len=1)] * count
+
+    assert [0.0, 0.5][:count] == arrivals(calls, rate=2.0, burstiness=1.0, seed=0)
 
 
 def test_percentiles_are_those_of_the_standard_library() -> None:

@@ -74,27 +74,27 @@ class LoadSettings:
     speedup: float = option(1.0, "a trace is replayed this many times as fast", group="arrivals")
     warmup: int = option(8, "requests before them that are not timed", group="arrivals")
 
-    endpoint: Endpoint = option("completions", "which API is asked", group="server")
-    model: str | None = option(None, "default: the first that the server lists", group="server")
-    api_key: str | None = option(None, "sent as a bearer token", group="server")
-    timeout: float = option(600.0, "seconds until a request has failed", group="server")
-    temperature: float = option(0.0, "of each request", group="server")
+    endpoint: Endpoint = option("completions", "which API is asked", group="asking")
+    model: str | None = option(None, "default: the first that the server lists", group="asking")
+    api_key: str | None = option(None, "sent as a bearer token", group="asking")
+    timeout: float = option(600.0, "seconds until a request has failed", group="asking")
+    temperature: float = option(0.0, "of each request", group="asking")
     ignore_eos: bool = option(
-        True, "ask for the full length; off for servers that refuse it", group="server"
+        True, "ask for the full length; off for servers that refuse it", group="asking"
     )
     field: Mapping[str, Any] = option(
         {},
         "more of the request's body; may be given several times",
         metavar="NAME=JSON",
         parse=parse_field,
-        group="server",
+        group="asking",
     )
     goodput: Mapping[str, float] = option(
         {},
         f"count requests that keep within milliseconds of {', '.join(LATENCIES)}; may be given "
         "several times",
         metavar="NAME=MS",
-        group="server",
+        group="asking",
     )
 
     def __post_init__(self) -> None:
