@@ -205,6 +205,7 @@ def test_lora_is_answered_with_why_not_and_what_to_do(served: Server, path: str)
     [
         ("sleep", {"level": 3}),
         ("sleep", {"level": "deep"}),
+        ("sleep", {"level": 2**70}),
         ("abort", {}),
         ("abort", {"request_id": "a", "all": True}),
         ("drain", {"timeout": -1}),

@@ -259,6 +259,7 @@ def test_who_leaves_ends_the_response(client: openai.OpenAI, server: Server) -> 
         ({"max_output_tokens": 0}, "max_tokens must be at least 1"),
         ({"max_tokens": 5}, "no parameter max_tokens"),
         ({"temperature": -1}, "temperature must be in"),
+        ({"chat_template_kwargs": {"messages": []}}, "messages has a place of its own"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

@@ -56,6 +56,16 @@ def test_a_conversation_becomes_the_prompt_that_its_template_writes(
         ("tokenize", {"prompt": 5}, "prompt: expected `str | null`"),
         ("tokenize", {"messages": CHAT, "add_special_tokens": True}, "is for prompts"),
         ("tokenize", {"promt": "a"}, "no parameter promt"),
+        (
+            "tokenize",
+            {"messages": CHAT, "chat_template_kwargs": {"tools": []}},
+            "tools has a place of its own",
+        ),
+        (
+            "tokenize",
+            {"messages": CHAT, "chat_template_kwargs": {"chat_template": "x"}},
+            "cannot bring a chat template",
+        ),
         ("detokenize", {"tokens": [400]}, "no token 400"),
         ("detokenize", {"tokens": [-1]}, "outside of the vocabulary"),
         ("detokenize", {"tokens": [2**40]}, "outside of the vocabulary"),

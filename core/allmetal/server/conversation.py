@@ -8,6 +8,8 @@ from typing import Any
 
 from allmetal.errors import RequestError
 
+_SAID_ELSEWHERE = frozenset({"self", "messages", "tools", "add_generation_prompt"})
+
 
 def for_template(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Messages whose content is one text and whose calls' arguments are objects.
@@ -17,6 +19,23 @@ def for_template(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if not messages:
         raise RequestError("messages is empty", hint="give at least one message")
     return [_plain(f"messages[{index}]", message) for index, message in enumerate(messages)]
+
+
+def template_arguments(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A body's `chat_template_kwargs`.  Raises RequestError for what the body says elsewhere, and
+    for a template: it is a program, which might run for as long as it likes."""
+    for name in given or ():
+        if name == "chat_template":
+            raise RequestError(
+                "a request cannot bring a chat template",
+                hint="start the server with --chat-template FILE",
+            )
+        if name in _SAID_ELSEWHERE:
+            raise RequestError(
+                f"chat_template_kwargs: {name} has a place of its own in the body",
+                hint=f"leave {name} out of chat_template_kwargs",
+            )
+    return dict(given or {})
 
 
 def _plain(where: str, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from allmetal.engine.asks import (
 )
 from allmetal.engine.async_engine import AsyncEngine
 from allmetal.errors import RequestError, UnavailableError
-from allmetal.server.bodies import AnyBody, Body, decode
+from allmetal.server.bodies import AnyBody, Body, Int, decode
 from allmetal.server.errors import NotFoundError
 from allmetal.server.responses import JSON
 from allmetal.server.state import state_of
@@ -36,7 +36,7 @@ _LONGEST_DRAIN_S = 3600.0
 
 
 class SleepRequest(Body, kw_only=True):
-    level: int = 1
+    level: Int = 1
 
 
 class AbortRequest(Body, kw_only=True):

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 from allmetal.engine.output import tokenize as token_ids_of
 from allmetal.errors import RequestError
 from allmetal.server.bodies import Body, Int, decode, takes
-from allmetal.server.conversation import for_template
+from allmetal.server.conversation import for_template, template_arguments
 from allmetal.server.responses import JSON
 from allmetal.server.state import ServerState, state_of
 from allmetal.text.tokenizer import Tokenizer
@@ -79,7 +79,7 @@ async def _of_chat(state: ServerState, body: TokenizeRequest) -> list[int]:
         for_template(body.messages or []),
         add_generation_prompt=body.add_generation_prompt is not False,
         tools=body.tools,
-        **(body.chat_template_kwargs or {}),
+        **template_arguments(body.chat_template_kwargs),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from allmetal.errors import RequestError
 from allmetal.request import SamplingParams, StructuredOutput
+from allmetal.server.conversation import template_arguments
 from allmetal.server.openai.responses.items import Json, messages_of
 from allmetal.server.openai.responses.protocol import ResponseRequest
 from allmetal.server.turn import Asked
@@ -48,7 +49,7 @@ def asked(body: ResponseRequest, history: Sequence[Json]) -> Asked:
         parallel_tool_calls=body.parallel_tool_calls is not False,
         structured=_structured(body),
         reasoning_effort=None if reasoning is None else reasoning.effort,
-        template=body.chat_template_kwargs or {},
+        template=template_arguments(body.chat_template_kwargs),
     )
 
 
