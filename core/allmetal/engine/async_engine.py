@@ -36,6 +36,8 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 _TOKENIZER_THREADS = 2
+# Characters or tokens that are looked at sooner than a thread is woken.
+_SHORT = 256
 
 
 @dataclass(slots=True)
@@ -142,7 +144,10 @@ class AsyncEngine:
         request_id = request_id or f"req-{uuid.uuid4().hex}"
         self._check_alive()
         sampling = sampling or SamplingParams()
-        token_ids = await self.in_thread(tokenize, self.tokenizer, prompt)
+        if isinstance(prompt, str | list) and len(prompt) <= _SHORT:
+            token_ids = tokenize(self.tokenizer, prompt)
+        else:
+            token_ids = await self.in_thread(tokenize, self.tokenizer, prompt)
         bad_word_ids = sampling.bad_word_ids
         if sampling.bad_words:
             bad_word_ids = await self.in_thread(word_ids, self.tokenizer, sampling)

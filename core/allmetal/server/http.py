@@ -63,6 +63,7 @@ class HttpServer(uvicorn.Server):
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
         settings = uvicorn.Config(
             app,
+            http="httptools",
             lifespan="off",
             log_config=None,
             log_level="warning",

@@ -7,7 +7,6 @@ import pytest
 
 from allmetal.errors import RequestError
 from allmetal.request import CompletionOutput, Logprobs, RequestOutput
-from allmetal.server.metrics import Metrics
 from allmetal.server.openai.choices import Progress, finished, merge, usage
 
 
@@ -124,31 +123,3 @@ def test_closing_early_closes_all() -> None:
     asyncio.run(main())
 
     assert all(stream.closed for stream in streams)
-
-
-def test_metrics_take_the_times_of_what_passes_through() -> None:
-    metrics = Metrics("m")
-
-    async def main() -> int:
-        return len([one async for one in metrics.observe(Stream(4)())])
-
-    assert asyncio.run(main()) == 4
-    text = metrics.render(None).decode()
-    assert 'allmetal:time_to_first_token_seconds_count{model_name="m"} 1.0' in text
-    assert 'allmetal:inter_token_latency_seconds_count{model_name="m"} 3.0' in text
-    assert 'allmetal:request_generation_tokens_sum{model_name="m"} 4.0' in text
-    assert 'allmetal:request_success_total{finished_reason="stop",model_name="m"} 1.0' in text
-    assert "num_requests_running" not in text  # the engine was not asked yet
-
-
-def test_what_is_left_early_closes_the_engines_stream() -> None:
-    stream = Stream(1000)
-
-    async def main() -> None:
-        observed = Metrics("m").observe(stream())
-        await anext(observed)
-        await observed.aclose()
-
-    asyncio.run(main())
-
-    assert stream.closed

@@ -72,6 +72,13 @@ async def merge(streams: Sequence[Outputs]) -> AsyncGenerator[tuple[int, Request
 
     An error of one ends all.  Closing this closes all.
     """
+    if len(streams) == 1:  # most often: no task and no queue between it and the client
+        try:
+            async for output in streams[0]:
+                yield 0, output
+        finally:
+            await streams[0].aclose()
+        return
     queue: asyncio.Queue[tuple[int, RequestOutput] | Exception | None] = asyncio.Queue()
 
     async def pump(index: int, stream: Outputs) -> None:
