@@ -89,7 +89,9 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
         if number == "0" and not controllers:
             base = mount
         elif controller in controllers.split(","):
-            base = mount / controller
+            # Mounted together, they need not have a link each.
+            each, together = mount / controller, mount / controllers
+            base = each if each.is_dir() or not together.is_dir() else together
         else:
             continue
         # In a container the path may be the host's, and only the mount's root is visible.

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +65,52 @@ def test_a_cgroup_v1_quota_bounds_the_cores(tmp_path: Path) -> None:
         },
     )
     assert limits.num_cores(tmp_path, ALL) == 2
+
+
+def test_controllers_that_are_mounted_together_need_no_link_each(tmp_path: Path) -> None:
+    write_files(
+        tmp_path,
+        {
+            "proc/self/cgroup": "3:cpu,cpuacct:/\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "150000\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        },
+    )
+    assert limits.num_cores(tmp_path, ALL) == 2
+
+
+def test_less_than_a_core_is_one_thread(tmp_path: Path) -> None:
+    write_files(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "20000 100000\n"})
+    assert limits.num_cores(tmp_path, ALL) == 1
+
+
+@pytest.mark.parametrize("quota", ["max 100000\n", ""])
+def test_fewer_cpus_than_the_machine_has_are_all_that_count(tmp_path: Path, quota: str) -> None:
+    """A container's set of CPUs: the machine's others are seen in /sys, and not in the affinity."""
+    with_threads_of(tmp_path, ["0,4", "1,5", "2,6", "3,7"] * 2)
+    write_files(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": quota})
+    assert limits.num_cores(tmp_path, frozenset({1, 5, 6})) == 2
+
+
+PINNED = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import torch
+from allmetal.platform.contract import OpenOptions
+from allmetal_cpu import CpuPlatform
+platform = CpuPlatform()
+(info,) = platform.probe()
+device = platform.open(info, OpenOptions(threads=None))
+print(info.traits["cores"], device.threads, torch.get_num_threads())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs os.sched_setaffinity")
+def test_a_process_pinned_to_one_cpu_computes_with_one_thread() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PINNED], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["1", "1", "1"]
 
 
 def test_without_cgroups_memory_is_the_machines(tmp_path: Path) -> None:
