@@ -11,9 +11,11 @@ class CompilesAhead(Protocol):
     """Kept beside `Platform` by one that compiles a kernel when it is first launched."""
 
     def compile_ahead(self, rehearse: Callable[[], None]) -> None:
-        """Call `rehearse`, which calls kernels with tensors of torch's meta device: launch nothing,
-        and have all that would be launched compiled side by side, in the background.
+        """Call `rehearse`, which runs steps whose results nobody looks at, and launch none of the
+        kernels in it: have them compiled side by side, in the background.
 
-        A launch of what is not compiled yet waits for it.  What `rehearse` raises goes on.
+        What torch itself computes meanwhile must stay within bounds, so tensors that a kernel
+        would have filled hold zeros.  A later launch of what is not compiled yet waits for it.
+        What `rehearse` raises goes on.
         """
         ...

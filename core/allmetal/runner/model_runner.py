@@ -8,8 +8,10 @@ Legend: T tokens, R sampled rows, C channels, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -30,12 +32,15 @@ from allmetal.runner.graphs import (
 )
 from allmetal.runner.inputs import InputBuilder, StepInputs
 from allmetal.runner.prompt_logprobs import PromptLogprobs
+from allmetal.runner.rehearsal import rehearse
 from allmetal.runner.sampler.logprobs import RowLogprobs
 from allmetal.runner.sampler.params import DRAWS, FILTERS
 from allmetal.runner.sampler.sampler import Sampled, Sampler
 from allmetal.runner.state import SequenceState
 from allmetal.runner.transfer import Download, Downloader, Uploader
 from allmetal_models.base import CausalLM
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,8 +91,18 @@ class Forwarded:
 class ModelRunner:
     """Runs steps of `model` on `device`.  Not thread-safe: one thread makes all calls."""
 
-    def __init__(self, plan: Plan, device: Device, model: CausalLM, kernels: Kernels) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        device: Device,
+        model: CausalLM,
+        kernels: Kernels,
+        *,
+        compile_ahead: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        """`compile_ahead`: the platform's, see `allmetal.platform.ahead`."""
         self._plan = plan
+        self._compile_ahead = compile_ahead
         self._device = device
         self._model = model
         self._target = torch.device(device.torch_device)
@@ -113,7 +128,7 @@ class ModelRunner:
         self._inputs = InputBuilder(self._state, self._uploader, plan.max_num_batched_tokens)
         self._sampler = Sampler(self._state, self._uploader, self._op, model.vocab_size)
         self._prompt_logprobs = PromptLogprobs(self._state, model)
-        return self._record(plan) if plan.graph_sizes else ()
+        return self._record(plan)
 
     def release(self) -> None:
         """Let go of all that `allocate` took; it may be called again."""
@@ -133,6 +148,13 @@ class ModelRunner:
             uploader=uploader,
         )
         mixed = MixedGraphs(model=model, state=state, uploader=uploader)
+        if self._compile_ahead is not None:
+            try:
+                self._compile_ahead(partial(rehearse, plan, model, self._inputs, decode, mixed))
+            except Exception as error:  # whatever a kernel makes of it
+                log.info("kernels are compiled when they are first used: %s", error)
+        if not plan.graph_sizes:
+            return ()
         self._graphs, later = record_steps(plan, self._device.graphs, decode, mixed)
         return later
 

@@ -12,13 +12,13 @@ from allmetal.checkpoint.contract import Checkpoint
 from allmetal.config import EngineConfig
 from allmetal.executor.contract import LoadedModel, PooledFacts
 from allmetal.platform import reference
+from allmetal.platform.ahead import CompilesAhead
 from allmetal.platform.contract import Device, OpenOptions, Platform
 from allmetal.platform.plan import Plan
 from allmetal.platform.select import Kernels, with_reference
 from allmetal.runner.memory import check_room, kv_bytes, weight_bytes
 from allmetal.runner.model_runner import ModelRunner
 from allmetal.runner.pooling import PoolingRunner
-from allmetal.runner.rehearsal import compile_ahead
 from allmetal.runner.weights import WeightReader, dummy_readers, weight_format, weight_readers
 from allmetal_models.base import CausalLM, Pools
 from allmetal_models.context import BuildContext
@@ -57,14 +57,9 @@ def build_rank(
     checkpoint = open_checkpoint(config)
     try:
         where = torch.device(device.torch_device)
-
-        def build(on: torch.device, bound: Kernels) -> CausalLM:
-            return build_model(checkpoint.config, build_context(plan, on, bound, checkpoint))
-
-        model = build(where, kernels)
+        model = build_model(checkpoint.config, build_context(plan, where, kernels, checkpoint))
         check_room(plan, before, weight_bytes(plan, model.weight_shapes))
-        compile_ahead(platform, plan, checkpoint, build, Kernels(offered, explicit=config.kernel))
-        runner = _runner(plan, device, model, kernels)
+        runner = _runner(plan, platform, device, model, kernels)
         model.load_weights(_readers(checkpoint, plan, model, where, progress=progress))
     finally:
         checkpoint.close()
@@ -98,11 +93,12 @@ def build_context(
 
 
 def _runner(
-    plan: Plan, device: Device, model: CausalLM, kernels: Kernels
+    plan: Plan, platform: Platform, device: Device, model: CausalLM, kernels: Kernels
 ) -> ModelRunner | PoolingRunner:
     if isinstance(model, Pools) and model.pooler is not None:
         return PoolingRunner(plan, device, model, model.pooler)
-    return ModelRunner(plan, device, model, kernels)
+    ahead = platform.compile_ahead if isinstance(platform, CompilesAhead) else None
+    return ModelRunner(plan, device, model, kernels, compile_ahead=ahead)
 
 
 def _pooling(model: CausalLM) -> PooledFacts | None:

@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch.overrides import TorchFunctionMode
 from triton.runtime import _async_compile
 from triton.runtime.jit import JITFunction
 
@@ -38,11 +40,22 @@ def compile_ahead(rehearse: Callable[[], None]) -> None:
     pool = ThreadPoolExecutor(min(_MOST_WORKERS, os.cpu_count() or 1), "compile")
     token = _async_compile.active_mode.set(_Background(pool))
     try:
-        with _compiling_only():
+        with _compiling_only(), _Zeros():
             rehearse()
     finally:
         _async_compile.active_mode.reset(token)
         pool.shutdown(wait=False)  # what was submitted is still done
+
+
+class _Zeros(TorchFunctionMode):
+    """What kernels would have filled holds zeros: token 0, block 0, slot 0."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.empty:
+            func = torch.zeros
+        elif func is torch.empty_like:
+            func = torch.zeros_like
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
