@@ -79,8 +79,9 @@ class EngineConfig:
     dtype: DType = option("auto", "type of activations and dense weights", group="model")
     quantization: str | None = option(
         None,
-        "quantise dense weights while loading, to 8-bit integers or floating point",
-        choices=("int8", "fp8"),
+        "quantise dense weights while loading: to 8-bit integers (w8a8: activations too, of each "
+        "token while running) or floating point",
+        choices=("int8", "w8a8", "fp8"),
         group="model",
     )
     task: AskedTask = option(
@@ -353,11 +354,11 @@ def environment_with(**more: str) -> dict[str, str]:
 
 
 def let_threads_sleep() -> None:
-    """To be called before torch is loaded: its threads then sleep when they have nothing to do.
+    """What torch's threads do without work: they sleep, unless this says otherwise.
 
     OpenMP's default is to turn round for some milliseconds after each parallel loop, which takes
     the cores from whoever has work, the engine's own threads included.  An $OMP_WAIT_POLICY that
-    is set stays as it is.
+    is set stays as it is.  To be called before torch is loaded.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

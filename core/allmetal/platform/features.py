@@ -145,6 +145,9 @@ REGISTRY: Mapping[str, Feature] = {
     "quant.int8": _quant(
         "8-bit integer weights, computed without expanding them first", reference=True
     ),
+    "quant.w8a8": _quant(
+        "8-bit integer weights, and activations rounded to 8 bits a token", reference=True
+    ),
     "quant.gguf": _quant(
         "GGML block formats, computed without expanding them first", reference=True
     ),
@@ -195,6 +198,8 @@ def _quantised(weight: WeightFormat) -> Sequence[str]:
     match weight:
         case GGUFWeight():
             return ("quant.gguf",)
+        case IntWeight(bits=8, act_dtype="int8"):
+            return ("quant.w8a8",)
         case IntWeight(bits=bits):
             return (f"quant.int{bits}",)
         case Float8Weight():

@@ -23,9 +23,15 @@ from allmetal_models.layers.scope import Incoming, Scope
 
 INT8 = IntWeight(bits=8, group_size=0)
 """What quantising while loading makes: one scale a row, activations left as they are."""
+W8A8 = IntWeight(bits=8, group_size=0, act_dtype="int8")
+"""And with activations rounded while running: twice the products, for some precision."""
 FLOAT8 = Float8Weight(act_dtype="float8_e4m3fn")
 """The same in floating point, for units that multiply it: activations are rounded too."""
-_WHILE_LOADING: Mapping[str, WeightFormat] = {"int8": INT8, "fp8": FLOAT8}
+_WHILE_LOADING: Mapping[str, WeightFormat] = {
+    "int8": INT8,
+    "w8a8": W8A8,
+    "fp8": FLOAT8,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

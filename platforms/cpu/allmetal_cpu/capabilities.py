@@ -11,7 +11,7 @@ from allmetal.platform.contract import (
     Unsupported,
 )
 from allmetal_cpu.native.find import find
-from allmetal_cpu.probe import native_bfloat16
+from allmetal_cpu.probe import isa, native_bfloat16
 
 
 def table(device: DeviceInfo) -> CapabilityTable:
@@ -19,6 +19,8 @@ def table(device: DeviceInfo) -> CapabilityTable:
     library = find()
     built = not isinstance(library, Unsupported)
     one_rank = Unsupported("allmetal-cpu has no communicator: one process uses all cores")
+    # The reference does it elsewhere, as for every platform that says nothing.
+    takes_8_bits = built and {"avx512_bf16", "avx512_vnni"} <= isa(device)
     narrow_kv = Unsupported("allmetal-cpu's attention keeps keys and values in the model's dtype")
     capabilities: dict[str, Capability] = {
         "async_scheduling": Native("a worker thread runs the step while the next is prepared"),
@@ -32,6 +34,7 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "kv_dtype.float8_e4m3fn": narrow_kv,
         "kv_dtype.int8": narrow_kv,
         "quant.int8": Native("int8 weights"),
+        **({"quant.w8a8": Native("AVX-512 VNNI")} if takes_8_bits else {}),
         "quant.gguf": Native("blocks are decoded into the nearest cache")
         if built
         else Emulated("expanded to the model's dtype at load: no memory is saved"),

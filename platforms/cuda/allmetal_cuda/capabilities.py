@@ -36,6 +36,7 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "kv_dtype.float8_e4m3fn": _float8(device),
         "kv_dtype.int8": Unsupported("keys and values in int8 need scales, and no kernel has them"),
         "quant.int8": expanded,
+        "quant.w8a8": expanded,
         "quant.gguf": expanded,
         "quant.fp8": _float8_weights(device, expanded),
         "attention.sliding_window": Native("triton_attention"),

@@ -145,7 +145,8 @@ def test_a_failure_on_any_device_shows() -> None:
 def test_a_matrix_is_narrowed_to_platforms_and_features_or_their_kinds() -> None:
     made = narrowed(matrix(PLATFORMS), ["metal"], ["quant", "moe"])
     assert [c.platform for c in made.columns] == ["metal"]
-    assert set(made.features) == {"quant.int8", "quant.gguf", "quant.fp8", "moe"}
+    quants = ("int8", "w8a8", "gguf", "fp8")
+    assert set(made.features) == {"moe", *(f"quant.{kind}" for kind in quants)}
     assert set(words(made, "metal")) == set(made.features)
     with pytest.raises(ConfigError, match="no platform is called 'iron'"):
         narrowed(made, ["iron"])

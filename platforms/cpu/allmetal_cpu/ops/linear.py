@@ -108,6 +108,8 @@ class ExpandedLinear:
         weight = spec.weight
         if isinstance(weight, DenseWeight):
             return Unsupported("expands quantised weights; this one is dense")
+        if not isinstance(weight, IntWeight | GGUFWeight):
+            return Unsupported(f"expands integers and GGML blocks, not {weight.kind}")
         if isinstance(weight, IntWeight):
             if weight.act_dtype is not None:
                 return Unsupported(f"keeps activations in {spec.dtype}, not {weight.act_dtype}")
