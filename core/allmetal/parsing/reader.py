@@ -139,7 +139,9 @@ class Reader:
         while True:
             found = [(at, e) for e in ends if (at := self.text.find(e, self.pos)) >= 0]
             at, end = min(found, default=(len(self.text), ""))
-            if at > self.pos + most:
+            # While none is found, one that begins in time may still be coming in.
+            late = 0 if found else max(map(len, ends))
+            if at > self.pos + most + late:
                 raise Malformed
             if found:
                 text = self.text[self.pos : at]

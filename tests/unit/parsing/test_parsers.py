@@ -115,7 +115,7 @@ def test_no_cut_into_three_and_no_single_characters_change_anything(example: Exa
 def test_an_output_that_is_cut_off_says_a_beginning_of_the_same(example: Example) -> None:
     full = collect(whole(example))
 
-    for end in range(0, len(example.text), 2):
+    for end in range(0, len(example.text), 7):
         text = example.text[:end]
         events = whole(example, text)
         assert events == parse(example, list(text))
@@ -201,6 +201,18 @@ def test_what_follows_a_broken_call_is_content_and_later_calls_are_found() -> No
 
     assert "<tool_call>\n{'no': 'json'}\n</tool_call> then" == message.content
     assert ["get_weather"] == [c.name for c in message.tool_calls]
+
+
+@pytest.mark.parametrize("length", [200, *range(240, 275), 300])
+def test_a_name_may_be_so_long_however_it_is_cut(length: int) -> None:
+    name = "n" * length
+    for text in (
+        f"<tool_call><function={name}></function></tool_call> and so on",
+        f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{{}}<｜tool▁call▁end｜> and so on",
+    ):
+        example = Example(parser="qwen3_coder" if "function" in text else "deepseek_v31", text=text)
+        assert whole(example) == parse(example, list(text))
+        assert bool(collect(whole(example)).tool_calls) == (length <= 256)
 
 
 def test_arguments_go_on_as_they_come() -> None:
