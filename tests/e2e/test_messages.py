@@ -67,6 +67,21 @@ def test_content_and_system_may_come_in_blocks(client: anthropic.Anthropic) -> N
     assert ask(client, plain, system="a story.").content == in_blocks.content
 
 
+def test_an_answer_goes_on_from_what_is_put_in_its_mouth(
+    client: anthropic.Anthropic, server: Server
+) -> None:
+    begun = [*USER, {"role": "assistant", "content": "Once upon"}]
+    prompt = "<|user|>Tell me a story.<|end|><|assistant|>Once upon"
+    asked = {"prompt": prompt, "max_tokens": 24, "temperature": 0}
+    expected = server.post("/v1/completions", asked).json()
+
+    message = ask(client, begun)
+
+    assert expected["choices"][0]["text"] == message.content[0].text
+    counted = client.messages.count_tokens(model=NAME, messages=begun).input_tokens
+    assert expected["usage"]["prompt_tokens"] == counted
+
+
 def test_streaming_says_the_same_as_not_streaming(client: anthropic.Anthropic) -> None:
     whole = ask(client)
     greedy = {"temperature": 0}
@@ -204,6 +219,14 @@ def test_errors_have_that_apis_shape(client: anthropic.Anthropic, server: Server
         ({"messages": [{"role": "user", "content": 5}]}, "a text or a list of blocks"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "none that this server can"),
         ({"tool_choice": {"type": "tool"}}, "needs a name"),
+        ({"messages": [*USER, {"role": "assistant", "content": "a "}]}, "white space"),
+        (
+            {
+                "messages": [*USER, {"role": "assistant", "content": "a"}],
+                "output_config": {"format": {"type": "json_schema", "schema": {}}},
+            },
+            "begun already",
+        ),
         ({"tool_choice": {"type": "maybe"}}, "tool_choice.type"),
         ({"thinking": {"type": "enabled", "budget_tokens": 50}}, "must be less than max_tokens"),
         ({"thinking": {"type": "enabled"}}, "budget_tokens must be at least 1"),

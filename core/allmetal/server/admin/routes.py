@@ -25,7 +25,7 @@ from allmetal.engine.asks import (
 )
 from allmetal.engine.async_engine import AsyncEngine
 from allmetal.errors import RequestError, UnavailableError
-from allmetal.server.bodies import AnyBody, Body, Int, decode
+from allmetal.server.bodies import AnyBody, Body, Int, decode, takes
 from allmetal.server.errors import NotFoundError
 from allmetal.server.responses import JSON
 from allmetal.server.state import state_of
@@ -87,11 +87,13 @@ def _telling(ask: Ask[EngineState]) -> Handler:
     return tell
 
 
+@takes(SleepRequest)
 async def sleep(request: Request) -> Response:
     body = await _body(request, SleepRequest)
     return JSON(await state_of(request).engine.call(Sleep(body.level)))
 
 
+@takes(AbortRequest)
 async def abort(request: Request) -> Response:
     body = await _body(request, AbortRequest)
     if (body.request_id is None) == (not body.all):
@@ -100,6 +102,7 @@ async def abort(request: Request) -> Response:
     return JSON({"aborted": count})
 
 
+@takes(DrainRequest)
 async def drain(request: Request) -> Response:
     """Refuse what is new, and answer when nothing is left or after the body's `timeout` (seconds).
 

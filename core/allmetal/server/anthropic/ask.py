@@ -14,18 +14,27 @@ from allmetal.server.turn import Asked
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def asked(body: ConversationBody) -> Asked:
-    """Raises RequestError naming what cannot be had."""
+def asked(body: ConversationBody) -> tuple[Asked, str]:
+    """What is asked for, and the text that the answer goes on from.  Raises RequestError naming
+    what cannot be had."""
     choice, config = body.tool_choice or ToolChoice(type="auto"), body.output_config
-    return Asked(
-        messages=messages_of(body),
+    messages, begun = messages_of(body)
+    structured = _structured(body)
+    if begun and (structured is not None or choice.type in ("any", "tool")):
+        raise RequestError(
+            "an answer that is begun already cannot be held to a form",
+            hint="leave out the assistant's message at the end",
+        )
+    wanted = Asked(
+        messages=messages,
         tools=tools_of(body.tools or ()),
         tool_choice=_choice(choice),
         parallel_tool_calls=not choice.disable_parallel_tool_use,
-        structured=_structured(body),
+        structured=structured,
         reasoning_effort=None if config is None else config.effort,
         thinking_budget=_budget(body),
     )
+    return wanted, begun
 
 
 def _structured(body: ConversationBody) -> StructuredOutput | None:

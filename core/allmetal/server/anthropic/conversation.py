@@ -12,14 +12,29 @@ from allmetal.server.anthropic.protocol import ConversationBody, Tool
 Json = dict[str, Any]
 
 
-def messages_of(body: ConversationBody) -> list[Json]:
-    """Raises RequestError naming the block that cannot be had."""
+def messages_of(body: ConversationBody) -> tuple[list[Json], str]:
+    """The conversation, and what the model is to go on from: the text of an assistant's message
+    at the end, as this API has it.  Raises RequestError naming the block that cannot be had."""
     messages: list[Json] = []
     if body.system is not None and (system := _text("system", body.system)):
         messages.append({"role": "system", "content": system})
     for index, message in enumerate(body.messages):
         messages += _message(f"messages[{index}]", message)
-    return messages
+    if not messages or messages[-1]["role"] != "assistant":
+        return messages, ""
+    last = messages.pop()
+    if last.keys() != {"role", "content"}:
+        raise RequestError(
+            "a message of the assistant's at the end may only hold text, which is gone on from",
+            hint="add the results of its tools, or what the user says to it",
+        )
+    begun: str = last["content"]
+    if begun != begun.rstrip():
+        raise RequestError(
+            "a message of the assistant's at the end must not end in white space",
+            hint="the model writes it",
+        )
+    return messages, begun
 
 
 def tools_of(tools: Sequence[Tool]) -> list[Json]:

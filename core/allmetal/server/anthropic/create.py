@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -13,7 +14,11 @@ from starlette.responses import Response
 from allmetal.request import SamplingParams
 from allmetal.server.anthropic.ask import asked, sampling_of
 from allmetal.server.anthropic.events import MessageWriter
-from allmetal.server.anthropic.protocol import CountTokensRequest, MessagesRequest
+from allmetal.server.anthropic.protocol import (
+    ConversationBody,
+    CountTokensRequest,
+    MessagesRequest,
+)
 from allmetal.server.bodies import decode, takes
 from allmetal.server.dialogue import written
 from allmetal.server.errors import body_of
@@ -31,7 +36,7 @@ async def create_message(request: Request) -> Response:
     body = decode(await request.body(), MessagesRequest)
     state.check_model(body.model)
     sampling = sampling_of(body, state.sampling_defaults)
-    turn = await prepare(state, asked(body), sampling)
+    turn = await _turn(state, body, sampling)
     writer = MessageWriter(
         f"msg_{uuid.uuid4().hex}", state.model_name, stop_sequences=sampling.stop
     )
@@ -47,8 +52,17 @@ async def count_tokens(request: Request) -> Response:
     state = state_of(request)
     body = decode(await request.body(), CountTokensRequest)
     state.check_model(body.model)
-    turn = await prepare(state, asked(body), SamplingParams(max_tokens=None))
+    turn = await _turn(state, body, SamplingParams(max_tokens=None))
     return JSON({"input_tokens": len(turn.prompt)})
+
+
+async def _turn(state: ServerState, body: ConversationBody, sampling: SamplingParams) -> Turn:
+    wanted, begun = asked(body)
+    turn = await prepare(state, wanted, sampling)
+    if not begun:
+        return turn
+    more = await state.engine.in_thread(state.engine.tokenizer.encode, begun, False)
+    return replace(turn, prompt=[*turn.prompt, *more])
 
 
 async def _events(
