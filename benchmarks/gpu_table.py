@@ -54,6 +54,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--tests", default=TESTS)
+    parser.add_argument("--alone", default="", help="tests that the rival is spared")
+    parser.add_argument("--once", action="store_true", help="do not start a second time")
     parser.add_argument("--rival", type=Path, help="folder with a rival's go.sh")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--profile", action="store_true", help="name the busiest kernels too")
@@ -87,7 +89,10 @@ def measured_ceilings() -> dict[str, float]:
 def run_ours(folder: Path, asked: argparse.Namespace, cache: Path) -> Results:
     """The results of a process whose kernels are all compiled anew, and the start of another."""
     more = ["--options", asked.options]
-    found = child(folder, ["--tests", asked.tests, *more, *["--profile"] * asked.profile], cache)
+    tests = ",".join(filter(None, (asked.tests, asked.alone)))
+    found = child(folder, ["--tests", tests, *more, *["--profile"] * asked.profile], cache)
+    if asked.once:
+        return found
     again = child(folder, ["--tests", "", *more], cache)
     return {**found, "start_again": again.get("start", {})}
 
