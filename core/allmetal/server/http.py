@@ -68,6 +68,7 @@ class HttpServer(uvicorn.Server):
             log_config=None,
             log_level="warning",
             access_log=False,
+            proxy_headers=False,  # nothing here depends on where a request comes from
             backlog=_BACKLOG,
             timeout_graceful_shutdown=math.ceil(config.drain_timeout + LAST_ANSWERS_S),
             **tls_options(config),
