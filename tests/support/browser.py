@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
+_PATIENCE_MS = 60_000
+"""The machine may be busy; only what fails waits so long."""
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -20,5 +22,6 @@ def browser() -> Iterator[Browser]:
         pytest.skip("needs a browser: apt-get install chromium")
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        expect.set_options(timeout=_PATIENCE_MS)
         yield opened
         opened.close()

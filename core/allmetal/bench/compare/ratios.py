@@ -70,7 +70,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 def _row(name: str, figures: Sequence[Measured | None], values: Sequence[float | None]) -> Row:
     first, base = figures[0], values[0]
     ratios = tuple(v / base if v is not None and base else None for v in values)
-    verdicts = tuple(
+    verdicts: tuple[Verdict, ...] = tuple(
         "" if i == 0 else _verdict(name, first, figure, ratio)
         for i, (figure, ratio) in enumerate(zip(figures, ratios, strict=True))
     )

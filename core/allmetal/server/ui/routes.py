@@ -61,6 +61,7 @@ async def info(request: Request) -> Response:
             "model": state.model_name,
             "version": __version__,
             "created": state.created,
+            "task": plan.model.task,
             "chat": engine.tokenizer.chat_template is not None,
             "max_model_len": engine.ready.max_model_len,
             "max_num_seqs": plan.max_num_seqs,

@@ -28,6 +28,8 @@ const PLOTS = [
   { title: "Between tokens", unit: "ms, mean", lines: [["itl", "itl"]], hue: 2 },
 ];
 
+const TASKS = { generate: "continue texts", embed: "make vectors", classify: "score labels" };
+
 function modelFacts(info) {
   const { blocks, block_size } = info.cache;
   return {
@@ -39,6 +41,7 @@ function modelFacts(info) {
     "Longest sequence": `${short(info.max_model_len)} tokens`,
     "At once": `${short(info.max_num_seqs)} sequences`,
     "KV cache": `${short(blocks * block_size)} tokens, ${info.kv_dtype}`,
+    Task: TASKS[info.task] || info.task,
     "Chat template": info.chat ? "yes" : "no",
     Version: info.version,
   };

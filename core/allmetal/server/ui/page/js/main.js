@@ -14,11 +14,15 @@ const VIEWS = { chat: talkView, engine: engineView, platform: platformView };
 const made = {};
 
 function route(info) {
-  const name = location.hash.slice(1) in VIEWS ? location.hash.slice(1) : "chat";
+  const talks = info.task === "generate"; // others make vectors or labels, and have nothing to say
+  const asked = location.hash.slice(1);
+  const known = asked in VIEWS && (asked !== "chat" || talks);
+  const name = known ? asked : talks ? "chat" : "engine";
   view.replaceChildren((made[name] ??= VIEWS[name](info)));
   for (const link of document.querySelectorAll("nav a")) {
     if (link.hash === `#${name}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
+    if (link.hash === "#chat") link.hidden = !talks;
   }
 }
 
