@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,10 @@ class MappedFile:
         self.path = path
         try:
             with path.open("rb") as file:
+                stat = os.fstat(file.fileno())
+                self.version = (stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+                """Another one where the content is another, if the file has settled."""
+                self.has_settled = time.time() - stat.st_mtime > 2  # clocks of files are coarse
                 self._map = mmap.mmap(file.fileno(), 0, **_KIND)
         except ValueError:
             raise CheckpointError(

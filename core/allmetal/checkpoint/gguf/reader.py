@@ -30,6 +30,10 @@ _SCALARS: Mapping[int, str] = {
 }  # fmt: skip
 _LENGTH = struct.Struct("<Q")
 
+_ENDS: dict[tuple[object, int, int], int] = {}
+"""Where a version of a file has a list of strings, from there to its end."""
+_MOST_ENDS = 16
+
 
 class StringArray:
     """Strings of a metadata array, decoded when they are asked for."""
@@ -187,6 +191,7 @@ class _Cursor:
         self.path = file.path
         self.pos = 0
         self._view = file.view
+        self._version = file.version if file.has_settled else None
         self._size = len(file)
 
     @property
@@ -239,8 +244,12 @@ class _Cursor:
         return np.frombuffer(self.take(count * dtype.itemsize), dtype)
 
     def _strings(self, count: int) -> StringArray:
-        """Steps from length to length; this loop is what parsing a vocabulary costs."""
+        """Steps from length to length; this loop is what parsing a vocabulary costs, and a file is
+        opened three times while a model is loaded."""
         view, size, start = self._view, self._size, self.pos
+        known = _ENDS.get((self._version, start, count)) if self._version else None
+        if known is not None:
+            return StringArray(self.take(known - start), count)
         length_at = _LENGTH.unpack_from
         pos = start
         try:
@@ -251,4 +260,8 @@ class _Cursor:
         except struct.error:
             pos = size + 1
         self.take(min(pos, size + 1) - start)
+        if self._version is not None:
+            while len(_ENDS) >= _MOST_ENDS:
+                _ENDS.pop(next(iter(_ENDS)), None)
+            _ENDS[self._version, start, count] = pos
         return StringArray(view[start:pos], count)
