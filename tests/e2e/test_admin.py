@@ -1,4 +1,4 @@
-"""The admin API, over real sockets on a real engine."""
+"""The admin API, over real sockets on a real engine behind two processes that speak HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROMPT = "Once upon a time"
 
 @pytest.fixture(scope="module")
 def served(tiny_llama: Path) -> Iterator[Server]:
-    with Server(tiny_llama, "--admin", "--api-key", KEY) as running:
+    with Server(tiny_llama, "--admin", "--api-key", KEY, "--api-processes", "2") as running:
         yield running
 
 
@@ -218,3 +218,12 @@ def test_what_is_wrong_is_said(admin: httpx.Client, path: str, body: object) -> 
 
     assert 400 == answer.status_code, answer.text
     assert not state(admin)["paused"]
+
+
+def test_several_api_processes_keep_no_responses_and_say_so(client: openai.OpenAI) -> None:
+    for kept in ({"store": True}, {"background": True}, {"previous_response_id": "resp_x"}):
+        body: dict[str, Any] = {"model": NAME, "input": "Hi", "max_output_tokens": 2, **kept}
+        with pytest.raises(openai.BadRequestError, match="keeps no responses: several processes"):
+            client.responses.create(**body)
+    plain = client.responses.create(model=NAME, input="Hi", max_output_tokens=2)
+    assert plain.output_text

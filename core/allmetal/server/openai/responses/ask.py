@@ -56,7 +56,8 @@ def asked(body: ResponseRequest, history: Sequence[Json]) -> Asked:
 def sampling_of(body: ResponseRequest, defaults: Mapping[str, Any]) -> SamplingParams:
     values = dict(defaults)
     values |= {n: v for n in _SAME_NAME if (v := getattr(body, n)) is not None}
-    return SamplingParams(**values | {"max_tokens": body.max_output_tokens})
+    values["max_tokens"] = body.max_output_tokens
+    return SamplingParams(**values)
 
 
 def _structured(body: ResponseRequest) -> StructuredOutput | None:
