@@ -230,6 +230,17 @@ def test_dense_weights_become_int8_while_they_load(hf: Mapping[str, Any]) -> Non
     assert {spec.weight for spec in specs} == {IntWeight(bits=8, group_size=0)}
 
 
+def test_activations_become_int8_too_where_that_is_asked_for() -> None:
+    expected = logits(model_of(LLAMA, Rounded, offered()))
+    kernels = offered()
+    model = build_model(LLAMA, context(offered=kernels, quantization="w8a8"))
+    model.load_weights(scaled(dummy_readers(model.weight_shapes, dtype="float32")))
+    difference = (logits(model) - expected).norm() / expected.norm()
+    assert 1e-4 < difference < 0.05
+    specs = [choice.spec for choice in kernels.choices if isinstance(choice.spec, LinearSpec)]
+    assert {spec.weight for spec in specs} == {IntWeight(act_dtype="int8")}
+
+
 class RoundedToFloat8(Rounded):
     """Dense values that 8-bit floating point holds."""
 

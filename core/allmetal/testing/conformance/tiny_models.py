@@ -94,7 +94,6 @@ KINDS = (
     _kind("rotates-in-pairs", "glm4", partial_rotary_factor=0.5),
     _kind("no-rotation", "smollm3", no_rope_layers=[1, 0]),
     _kind("int8-weights", "llama", "quant.int8", quantization="int8"),
-    _kind("int8-weights-and-activations", "llama", "quant.w8a8", quantization="w8a8"),
 )
 """Each is of a model type that the core has; its name is what is special."""
 
