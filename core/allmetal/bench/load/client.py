@@ -45,6 +45,7 @@ class Client:
             timeout=aiohttp.ClientTimeout(total=self._settings.timeout),
             headers={"Authorization": f"Bearer {key}"} if key else {},
             read_bufsize=1 << 18,
+            trace_configs=[_noting_reuse()],
         )
         try:
             self.model = self.model or await self._first_model()
@@ -89,14 +90,8 @@ class Client:
         body = msgspec.json.encode(self._body(call))
         record.sent = time.perf_counter()
         try:
-            async with self._http.post(
-                path, data=body, headers={"Content-Type": "application/json"}
-            ) as answer:
-                if answer.status != 200:
-                    text = (await answer.text())[:_LONGEST_ERROR]
-                    record.error = f"HTTP {answer.status}: {text}"
-                else:
-                    await _read(answer.content, record)
+            while not await self._attempt(path, body, record):
+                pass
         except asyncio.CancelledError:
             record.error = "interrupted"
             raise
@@ -104,6 +99,28 @@ class Client:
             record.error = f"no end within {self._settings.timeout:g} s"
         except (aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
             record.error = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+
+    async def _attempt(self, path: str, body: bytes, record: Record) -> bool:
+        """False where a kept connection turned out to be closed: the server had not heard of it."""
+        assert self._http is not None
+        record.reused = False
+        try:
+            async with self._http.post(
+                path,
+                data=body,
+                headers={"Content-Type": "application/json"},
+                trace_request_ctx=record,
+            ) as answer:
+                if answer.status != 200:
+                    text = (await answer.text())[:_LONGEST_ERROR]
+                    record.error = f"HTTP {answer.status}: {text}"
+                else:
+                    await _read(answer.content, record)
+        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+            if record.reused and not record.pieces:
+                return False
+            raise
+        return True
 
     def _body(self, call: Call) -> Mapping[str, Any]:
         settings = self._settings
@@ -140,6 +157,16 @@ class Client:
         """What to raise where a request fails that should not."""
         hint = "--no-ignore-eos, if it does not know that" if self._settings.ignore_eos else None
         return ServerError(f"{self.url} refuses a request: {message}", hint=hint)
+
+
+def _noting_reuse() -> aiohttp.TraceConfig:
+    async def note(_: aiohttp.ClientSession, context: Any, __: Any) -> None:
+        if isinstance(context.trace_request_ctx, Record):
+            context.trace_request_ctx.reused = True
+
+    config = aiohttp.TraceConfig()
+    config.on_connection_reuseconn.append(note)
+    return config
 
 
 async def _read(stream: aiohttp.StreamReader, record: Record) -> None:

@@ -35,6 +35,8 @@ class Record:
     counted: bool = True
     """Whether the server counted the output's tokens; else pieces were."""
     error: str | None = None
+    reused: bool = False
+    """Whether the last attempt went over a connection that had served others."""
 
     @property
     def ttft(self) -> float:
