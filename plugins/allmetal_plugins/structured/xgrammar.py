@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import xgrammar
@@ -33,6 +33,11 @@ class XGrammar:
     def __init__(self, vocabulary: Vocabulary) -> None:
         tokens = [b"" if token is None else token for token in vocabulary.tokens]
         self._stops = vocabulary.stop_token_ids
+        # By itself it lets control characters into texts of bounded length, which JSON forbids.
+        self._legal = {
+            "json": without(vocabulary.tokens, bytes({*range(32)} - {*b"\n\r"})),
+            "structural_tag": without(vocabulary.tokens, bytes({*range(32)} - {*b"\n\r\t"})),
+        }
         self._compiler = xgrammar.GrammarCompiler(
             xgrammar.TokenizerInfo(
                 tokens[: vocabulary.size],
@@ -48,7 +53,8 @@ class XGrammar:
         if constraint.kind == "json" and (reason := gap(json.loads(constraint.source))):
             return Unsupported(reason)
         try:
-            return _XGrammar(self._compile(constraint), endless=not self._stops)
+            compiled = self._compile(constraint)
+            return _XGrammar(compiled, self._legal.get(constraint.kind), endless=not self._stops)
         except (RuntimeError, ValueError, TypeError, RecursionError) as error:
             problem = _PLACE.sub("", readable(error))
             if constraint.kind == "json":  # which another may understand better
@@ -63,7 +69,7 @@ class XGrammar:
         match constraint.kind:
             case "json":
                 return compiler.compile_json_schema(
-                    json.dumps(bounded(json.loads(source))),
+                    source,
                     any_whitespace=constraint.any_whitespace,
                     max_whitespace_cnt=MOST_SPACES if constraint.any_whitespace else None,
                 )
@@ -77,25 +83,11 @@ class XGrammar:
                 return compiler.compile_grammar(choice_grammar(json.loads(source)))
 
 
-def bounded(schema: Any) -> Any:
-    """The schema with lengths of texts as patterns: by itself xgrammar lets control characters,
-    which JSON forbids, into texts of bounded length."""
-    if isinstance(schema, list):
-        return [bounded(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {
-        key: value if key in ("enum", "const", "default", "examples") else bounded(value)
-        for key, value in schema.items()
-    }
-    low, high = made.get("minLength"), made.get("maxLength")
-    counts = [n for n in (low, high) if n is not None]
-    if counts and all(isinstance(n, int) for n in counts) and "pattern" not in made:
-        del_keys = ("minLength", "maxLength")
-        made = {key: value for key, value in made.items() if key not in del_keys}
-        upper = "" if high is None else high
-        made["pattern"] = f'^[^"\\\\\\x00-\\x1f\\x7f]{{{low or 0},{upper}}}$'
-    return made
+def without(tokens: Sequence[bytes | None], characters: bytes) -> Mask:
+    """All tokens but those with any of these characters."""
+    table = np.zeros(32 * -(-len(tokens) // 32), np.uint8)
+    table[: len(tokens)] = [token is None or not set(token) & set(characters) for token in tokens]
+    return np.packbits(table, bitorder="little").view(np.int32)
 
 
 def choice_grammar(texts: list[str]) -> str:
@@ -104,25 +96,34 @@ def choice_grammar(texts: list[str]) -> str:
 
 
 class _XGrammar:
-    def __init__(self, compiled: xgrammar.CompiledGrammar, *, endless: bool) -> None:
+    """`legal`: the tokens that may come at all."""
+
+    def __init__(
+        self, compiled: xgrammar.CompiledGrammar, legal: Mask | None, *, endless: bool
+    ) -> None:
         self._compiled = compiled
+        self._legal = legal
         self._endless = endless
 
     def matcher(self) -> _Matcher:
-        return _Matcher(
-            xgrammar.GrammarMatcher(self._compiled, terminate_without_stop_token=self._endless)
+        matcher = xgrammar.GrammarMatcher(
+            self._compiled, terminate_without_stop_token=self._endless
         )
+        return _Matcher(matcher, self._legal)
 
 
 class _Matcher:
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, matcher: xgrammar.GrammarMatcher, legal: Mask | None) -> None:
         self._matcher = matcher
+        self._legal = legal
 
     def fill(self, mask: Mask) -> None:
         if self._matcher.is_terminated():
             mask.fill(0)
         elif not self._matcher.fill_next_token_bitmask(np.expand_dims(mask, 0)):
             mask.fill(-1)
+        if self._legal is not None:
+            mask &= self._legal
 
     def accept(self, token_id: int) -> bool:
         return not self.ended and bool(self._matcher.accept_token(token_id))

@@ -57,7 +57,7 @@ def written(matcher: Matcher, seed: int) -> str | None:
         assert matcher.accept(token)
         out += b"" if token == STOP else TOKENS[token] or b""
         if matcher.ended:
-            return out.decode()
+            return out.decode(errors="replace")  # as a detokenizer does
     return None
 
 

@@ -36,10 +36,13 @@ class Masks:
         self._uploader = uploader
         self._vocab_size = vocab_size
         self._width = 8 * -(-vocab_size // 64)
-        self._spread: torch.Tensor | None = None  # [256, 8]: each byte's bits, as biases
+        self._spread = torch.empty(0)  # [256, 8]: each byte's bits, as biases
+        # Kept from step to step: they are large, and new memory is slow to touch.
+        self._bytes = torch.empty(0)  # [M * B] int32
+        self._bias = torch.empty(0)  # [M * B, 8]
 
     def of(self, masks: TokenMasks, rows: SampleRows) -> RowMasks | None:
-        """Those of `rows`; None if none of them has one."""
+        """Those of `rows`; None if none of them has one.  The next call overwrites them."""
         row_of = {slot: row for row, slot in enumerate(rows.host_slots)}
         found = [row_of[slot] for slot in masks.slots if slot in row_of]
         if not found:
@@ -49,13 +52,20 @@ class Masks:
         words.frombytes(masks.bits)
         words.fromlist(found)
         bits, places = self._uploader.send(words).split([len(words) - len(found), len(found)])
-        spread = self._spread
-        if spread is None:
-            spread = self._spread = _spread().to(bits.device)
-        chosen = bits.view(torch.uint8).to(torch.int32)
-        bias = spread.index_select(0, chosen).view(len(found), self._width * 8)
+        bias = self._spread_out(bits, len(found))
         everything = found == list(range(len(rows.host_slots)))
         return RowMasks(bias[:, : self._vocab_size], None if everything else places)
+
+    def _spread_out(self, bits: torch.Tensor, count: int) -> torch.Tensor:
+        """[M, 8 * B] biases of packed bits."""
+        size = count * self._width
+        if self._bias.shape[0] < size:
+            self._spread = _spread().to(bits.device)
+            self._bytes = torch.empty(size, dtype=torch.int32, device=bits.device)
+            self._bias = torch.empty(size, 8, device=bits.device)
+        chosen = self._bytes[:size].copy_(bits.view(torch.uint8))
+        torch.index_select(self._spread, 0, chosen, out=self._bias[:size])
+        return self._bias[:size].view(count, self._width * 8)
 
 
 def _spread() -> torch.Tensor:
