@@ -284,7 +284,9 @@ class ServerConfig:
         1024, "prompts times completions that one request may ask for", group="limits"
     )
     max_stored_responses: int = option(
-        1000, "answers of the Responses API kept in memory, oldest out first", group="limits"
+        1000,
+        "answers of the Responses API kept in memory, oldest out first; 256 MiB at most",
+        group="limits",
     )
     request_timeout: float | None = option(
         None, "seconds after which a request ends with an error; default: never", group="limits"

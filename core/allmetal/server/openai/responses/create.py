@@ -39,9 +39,10 @@ WIRE = Wire(item=named, failed=_failed)
 @takes(ResponseRequest)
 async def create_response(request: Request) -> Response:
     state = state_of(request)
-    body = decode(await request.body(), ResponseRequest)
+    raw = await request.body()
+    body = decode(raw, ResponseRequest)
     state.check_model(body.model)
-    record = await _begin(state, body)
+    record = await _begin(state, body, len(raw))
     if body.background:
         if body.stream:
             return await EventStream.start(request.receive, record.follow(), WIRE)
@@ -51,7 +52,7 @@ async def create_response(request: Request) -> Response:
     return JSON(await unless_disconnected(request.receive, _whole(record)))
 
 
-async def _begin(state: ServerState, body: ResponseRequest) -> Record:
+async def _begin(state: ServerState, body: ResponseRequest, num_bytes: int) -> Record:
     """Set it going.  Raises RequestError before anything is kept."""
     store = state.responses
     if body.store or body.background or body.previous_response_id is not None:
@@ -59,7 +60,10 @@ async def _begin(state: ServerState, body: ResponseRequest) -> Record:
     if body.background and body.store is False:
         raise RequestError("a response in the background must be stored", hint="leave store out")
     items = items_of(body.input)
-    before = _history(store.get(name)) if (name := body.previous_response_id) else []
+    before: list[Json] = []
+    if body.previous_response_id is not None:
+        previous = store.get(body.previous_response_id)
+        before, num_bytes = _history(previous), num_bytes + previous.num_bytes
     sampling = sampling_of(body, state.sampling_defaults)
     turn = await prepare(state, asked(body, [*before, *items]), sampling)
     stored = body.store is not False and store.limit > 0
@@ -67,6 +71,7 @@ async def _begin(state: ServerState, body: ResponseRequest) -> Record:
         response=_head(state, body, sampling, stored=stored),
         input_items=items,
         history=[*before, *items],
+        num_bytes=num_bytes,
         replays=bool(body.background and body.stream),
     )
     if stored:

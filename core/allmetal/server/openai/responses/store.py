@@ -11,12 +11,14 @@ from allmetal.errors import RequestError
 from allmetal.server.errors import NotFoundError
 from allmetal.server.openai.responses.items import Json
 
-ENDED = frozenset({"completed", "incomplete", "failed", "cancelled"})
+MOST_BYTES = 256 << 20
+"""Of all that is kept together, as it came in JSON."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Record:
-    """One response, whoever waits for it.  `history` is every item before its output.
+    """One response, whoever waits for it.  `history` is every item before its output, `num_bytes`
+    its size in JSON.
 
     `replays`: its events are kept after the end, for those who come later.
     """
@@ -24,6 +26,7 @@ class Record:
     response: Json
     input_items: list[Json]
     history: list[Json]
+    num_bytes: int = 0
     replays: bool = False
     error: Exception | None = None
     """Why it failed before anything came of it; after that an event says it."""
@@ -74,10 +77,12 @@ class Record:
 
 
 class ResponseStore:
-    """At most `limit` responses; the oldest that has ended goes first."""
+    """At most `limit` responses of at most `most_bytes`; the oldest that has ended goes first."""
 
-    def __init__(self, limit: int, why_none: str = "") -> None:
+    def __init__(self, limit: int, why_none: str = "", *, most_bytes: int = MOST_BYTES) -> None:
         self.limit = limit
+        self._most_bytes = most_bytes
+        self._num_bytes = 0
         self._why_none = why_none
         self._records: OrderedDict[str, Record] = OrderedDict()
 
@@ -94,11 +99,12 @@ class ResponseStore:
 
     def put(self, record: Record) -> None:
         self._records[record.id] = record
+        self._num_bytes += record.num_bytes
         for old in list(self._records.values()):
-            if len(self._records) <= self.limit:
+            if len(self._records) <= self.limit and self._num_bytes <= self._most_bytes:
                 return
             if old.ended:
-                del self._records[old.id]
+                self.remove(old.id)
 
     def get(self, response_id: str) -> Record:
         """Raises NotFoundError."""
@@ -109,4 +115,5 @@ class ResponseStore:
         return record
 
     def remove(self, response_id: str) -> None:
-        self._records.pop(response_id, None)
+        if (record := self._records.pop(response_id, None)) is not None:
+            self._num_bytes -= record.num_bytes
