@@ -23,6 +23,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from allmetal_cuda.jit.versions import meet
+
 SLICE = gl.constexpr(64)
 M = gl.constexpr(64)
 LOG2_E = gl.constexpr(1.4426950408889634)
@@ -110,10 +112,10 @@ def _blank_hidden(v_tiles, stage, at, first, stop, N: gl.constexpr, D: gl.conste
         for part in gl.static_range(D // SLICE):
             tile = v_tiles.index(stage * (D // SLICE) + part)
             values = tile.load(layout)
-            gl.thread_barrier()
+            meet()
             tile.store(gl.where(known, values, gl.zeros_like(values)))
         fence_async_shared()
-        gl.thread_barrier()
+        meet()
 
 
 @gluon.jit
@@ -225,7 +227,7 @@ def _consume(
         values = gl.load(q + at, mask=known, other=0.0)
         q_slices.index(part).store(values)
     fence_async_shared()
-    gl.thread_barrier()
+    meet()
     mine = row + gl.arange(0, M, gl.SliceLayout(1, S_LAYOUT))
     position = context + mine // GROUP
     top = gl.full([M], float("-inf"), gl.float32, gl.SliceLayout(1, S_LAYOUT))

@@ -22,6 +22,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from allmetal_cuda.jit.versions import meet
+
 
 @gluon.jit
 def _wait_for_last(EARLY: gl.constexpr):
@@ -114,9 +116,9 @@ def _write(acc, n, t, bias, scale, x_scale, y, num_tokens, num_outputs, w_tiles,
     WIDE: gl.constexpr = gl.BlockedLayout([8, 1], [BN // 8, 256 // BN], [1, num_warps], [0, 1])
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0, 1])
     there = w_tiles._reinterpret(gl.float32, [BN, BT], PLAIN)
-    gl.thread_barrier()  # all warps have done the last product
+    meet()  # all warps have done the last product
     there.store(acc)
-    gl.thread_barrier()
+    meet()
     acc = there.load(WIDE)
     n += gl.arange(0, BN, gl.SliceLayout(1, WIDE))
     t += gl.arange(0, BT, gl.SliceLayout(0, WIDE))
@@ -153,9 +155,9 @@ def _finish(
         place = row[:, None] * BT + column[None, :]
         mine = (tile * SPLITS + part).to(gl.int64) * (BN * BT)
         gl.store(parts + mine + place, acc)
-        gl.thread_barrier()  # all threads' stores come before the count
+        meet()  # all threads' stores come before the count
         if gl.atomic_add(counters + tile, 1, sem="acq_rel") == SPLITS - 1:
-            gl.thread_barrier()
+            meet()
             acc = _add_parts(acc, parts, tile, part, place, SPLITS, BN * BT)
             _write(acc, n, t, bias, scale, x_scale, y, num_tokens, num_outputs, w_tiles, BN, BT,
                num_warps)
