@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Any, cast
+from weakref import WeakSet
 
 import torch
 
@@ -144,10 +145,14 @@ class CudaGraphs:
         self._device = torch_device
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
 
     def capture(self, run: Callable[[], object]) -> Graph:
-        if self._stream is None or self._pool is None:
+        if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)
+        if not self._graphs:
+            # The allocator lets a pool go with its last graph, also one that failed, and takes
+            # its name for an error from then on.
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         # Not torch.cuda.graph(): it empties the allocator's caches every time, and leaves its
@@ -163,6 +168,7 @@ class CudaGraphs:
                     raise GraphError(f"the step cannot be recorded: {error}") from error
                 raise
             graph.capture_end()
+        self._graphs.add(graph)
         return cast("Graph", graph)
 
 
