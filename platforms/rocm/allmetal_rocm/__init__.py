@@ -1,4 +1,4 @@
-"""allmetal on AMD GPUs through ROCm: it finds devices and cannot drive them yet."""
+"""allmetal on AMD GPUs through ROCm.  Compiled and interpreted; never run on a device yet."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from allmetal.errors import PlatformError
-from allmetal.platform.contract import Absent, Broken, Unsupported
+from allmetal.platform.contract import Absent, Broken
 from allmetal.testing.machine import add_pci_device, write_files
 from allmetal_rocm import RocmPlatform
 from allmetal_rocm.probe import gfx_name
@@ -106,17 +105,3 @@ def test_a_gpu_under_another_driver_is_broken(tmp_path: Path) -> None:
 
     assert isinstance(found, Broken)
     assert "'radeon'" in found.reason
-
-
-def test_a_found_device_is_not_opened_and_no_feature_is_claimed(tmp_path: Path) -> None:
-    machine_with_one_gpu(tmp_path)
-    platform = RocmPlatform(tmp_path)
-    found = platform.probe()
-    assert not isinstance(found, Absent | Broken)
-
-    with pytest.raises(PlatformError, match="MI300X was found, but") as error:
-        platform.open(found[0])
-
-    assert error.value.hint == "--platform cpu"
-    assert all(isinstance(c, Unsupported) for c in platform.capabilities(found[0]).values())
-    assert platform.kernels(found[0]) == {}

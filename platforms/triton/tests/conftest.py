@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -30,18 +31,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _interpreter_with_new_numpy() -> None:
-    """Triton up to 3.6 makes an int of an array of one element, which numpy 2.4 refuses."""
-    if ON_GPU:
-        return
-    interpreter = pytest.importorskip("triton.runtime.interpreter", reason="needs triton")
-    plain = interpreter._patch_lang_tensor
+def _mended_interpreter() -> None:
+    if not ON_GPU and find_spec("triton") is not None:
+        from allmetal_triton.interpreter import mend
 
-    def patched(tensor: Any, scope: Any) -> None:
-        plain(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = patched
+        mend()
 
 
 @pytest.fixture(autouse=True)

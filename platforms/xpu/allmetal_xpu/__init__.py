@@ -1,4 +1,4 @@
-"""allmetal on Intel GPUs through Level Zero: it finds devices and cannot drive them yet."""
+"""allmetal on Intel GPUs.  Compiled and interpreted; never run on a device yet."""
 
 from __future__ import annotations
 

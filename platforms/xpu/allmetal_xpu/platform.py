@@ -1,12 +1,11 @@
-"""The xpu platform.  Probing works; the device layer and the kernels are not written yet."""
+"""The xpu platform."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from allmetal.errors import PlatformError
-from allmetal.platform.capabilities import FEATURES
 from allmetal.platform.contract import (
     DEFAULT_OPTIONS,
     AnyKernel,
@@ -15,15 +14,13 @@ from allmetal.platform.contract import (
     DeviceInfo,
     OpenOptions,
     Probe,
-    Unsupported,
 )
+from allmetal_xpu import capabilities
 from allmetal_xpu.probe import probe
-
-_MISSING = "allmetal-xpu has no device layer and no kernels yet"
 
 
 class XpuPlatform:
-    """Finds devices and refuses to open them.  `root` is where the file system begins."""
+    """Intel GPUs.  `root` is where the file system begins."""
 
     name = "xpu"
     contract_version = 1
@@ -35,12 +32,27 @@ class XpuPlatform:
         return probe(self._root)
 
     def open(self, device: DeviceInfo, options: OpenOptions = DEFAULT_OPTIONS) -> Device:
-        raise PlatformError(
-            f"{device.name} was found, but cannot be used: {_MISSING}", hint="--platform cpu"
-        )
+        from allmetal_xpu.device import open_device
+
+        return open_device(device)
 
     def capabilities(self, device: DeviceInfo) -> CapabilityTable:
-        return {feature: Unsupported(_MISSING) for feature in FEATURES}
+        return capabilities.table(device)
 
     def kernels(self, device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
-        return {}
+        try:
+            import triton  # noqa: F401  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise PlatformError(
+                "the kernels for Intel GPUs are written in Triton, and it is not installed",
+                hint="torch's builds for XPU bring it as pytorch-triton-xpu",
+            ) from error
+        from allmetal_xpu.kernels import kernels
+
+        return kernels(device)
+
+    def compile_ahead(self, rehearse: Callable[[], None]) -> None:
+        """See `allmetal.platform.ahead`."""
+        from allmetal_triton.ahead import compile_ahead
+
+        compile_ahead(rehearse)

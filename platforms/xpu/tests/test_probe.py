@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from allmetal.errors import PlatformError
 from allmetal.platform import sysfs
-from allmetal.platform.contract import Absent, Broken, Unsupported
+from allmetal.platform.contract import Absent, Broken
 from allmetal.testing.machine import add_pci_device, write_files
 from allmetal_xpu import XpuPlatform
 
@@ -92,17 +91,3 @@ def test_what_bars_the_way_to_a_gpu_is_named(tmp_path: Path, removed: str, told:
 
     assert isinstance(found, Broken)
     assert told in found.reason
-
-
-def test_a_found_device_is_not_opened_and_no_feature_is_claimed(tmp_path: Path) -> None:
-    machine_with_one_gpu(tmp_path)
-    platform = XpuPlatform(tmp_path)
-    found = platform.probe()
-    assert not isinstance(found, Absent | Broken)
-
-    with pytest.raises(PlatformError, match="Intel GPU e20b was found, but") as error:
-        platform.open(found[0])
-
-    assert error.value.hint == "--platform cpu"
-    assert all(isinstance(c, Unsupported) for c in platform.capabilities(found[0]).values())
-    assert platform.kernels(found[0]) == {}

@@ -232,7 +232,7 @@ class PagedAttention:
             WINDOW=spec.window or 0,
             SOFT_CAP=spec.soft_cap,
             PHASES=tiles.phases,
-            PRECISION="ieee" if spec.dtype == "float32" else "tf32",
+            PRECISION="ieee",
             M=tiles.m,
             N=tiles.n,
             D=tiles.d,

@@ -1,0 +1,52 @@
+"""What the ROCm platform does of each feature, and why not."""
+
+from __future__ import annotations
+
+from allmetal.platform.contract import (
+    Capability,
+    CapabilityTable,
+    DeviceInfo,
+    Emulated,
+    Native,
+    Unknown,
+    Unsupported,
+)
+from allmetal_rocm.arch import ARCHS, plain
+
+
+def table(device: DeviceInfo) -> CapabilityTable:
+    expanded = Emulated("the reference kernel expands weights at every use: slow")
+    capabilities: dict[str, Capability] = {
+        "async_scheduling": Native("streams and events"),
+        "graph_capture": Native("HIP graphs"),
+        "prefix_caching": Native("block tables"),
+        "dtype.float32": Native("hipBLAS, Triton"),
+        "dtype.bfloat16": Native("hipBLAS, Triton"),
+        "dtype.float16": Native("hipBLAS, Triton"),
+        "kv_dtype.float8_e4m3fn": _float8(device),
+        "kv_dtype.float8_e5m2": _float8(device),
+        "kv_dtype.int8": Unsupported("keys and values in int8 need scales, and no kernel has them"),
+        "quant.int8": expanded,
+        "quant.w8a8": expanded,
+        "quant.gguf": expanded,
+        "attention.sliding_window": Native("triton_attention"),
+        "attention.soft_cap": Native("triton_attention"),
+        "attention.sinks": Native("triton_attention"),
+        "mla": Unsupported("allmetal-rocm has no latent attention kernel yet"),
+        "moe": Native("triton_moe"),
+        "collective.all_reduce": Native("RCCL"),
+        "collective.all_gather": Native("RCCL"),
+        "collective.all_to_all": Unsupported("allmetal-rocm's communicator has none yet"),
+    }
+    return capabilities
+
+
+def _float8(device: DeviceInfo) -> Capability:
+    arch = ARCHS.get(plain(device.arch))
+    if arch is None:
+        return Unknown("the probe could not tell which architecture it is")
+    if arch.float8 == "fnuz":
+        return Unsupported(f"{device.arch} has 8-bit formats of its own, with other exponents")
+    if not arch.float8:
+        return Unsupported(f"{device.arch} has no instructions for 8-bit floating point")
+    return Native("triton_attention")

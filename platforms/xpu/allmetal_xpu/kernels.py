@@ -1,0 +1,29 @@
+"""The platform's kernels by family: oneDNN through torch, and Triton's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from allmetal.platform.contract import AnyKernel, DeviceInfo
+from allmetal_triton.kernels import kernels as triton_kernels
+from allmetal_triton.target import Target
+
+LOCAL_MEMORY = 131_072
+"""Bytes of shared local memory of an Xe core.  Source: Intel's GPU optimisation guide, Xe-HPC and
+Xe2."""
+
+
+def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
+    return triton_kernels(target(device))
+
+
+def target(device: DeviceInfo) -> Target:
+    return Target(num_cores=_num_xe_cores, shared_memory=LOCAL_MEMORY)
+
+
+def _num_xe_cores() -> int:
+    """torch counts execution units, of which a core has eight."""
+    facts = torch.xpu.get_device_properties(torch.xpu.current_device())
+    return max(1, int(facts.gpu_eu_count) // 8)
