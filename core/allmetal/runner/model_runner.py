@@ -131,12 +131,13 @@ class ModelRunner:
         return self._record(plan)
 
     def release(self) -> None:
-        """Let go of all that `allocate` took; it may be called again."""
+        """Let go of all that `allocate` took, if anything; it may be called again."""
         nothing = torch.empty(0, device=self._target)
         count = len(self._model.attention_ops)
         self._model.bind_caches([nothing] * count, [0] * count)
         self._graphs = StepGraphs()
-        del self._state, self._inputs, self._sampler, self._prompt_logprobs
+        for name in ("_state", "_inputs", "_sampler", "_prompt_logprobs"):
+            vars(self).pop(name, None)
 
     def _record(self, plan: Plan) -> Sequence[Decision]:
         model, state, uploader = self._model, self._state, self._uploader

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -25,7 +26,7 @@ from allmetal.engine.asks import (
 )
 from allmetal.engine.async_engine import AsyncEngine
 from allmetal.errors import RequestError, UnavailableError
-from allmetal.request import RequestOutput, SamplingParams
+from allmetal.request import RequestOutput, SamplingParams, StructuredOutput
 
 PROMPT = "One engine, all metal: a scheduler, a cache of blocks, and kernels for every platform."
 LONG = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True)
@@ -48,13 +49,15 @@ async def last(engine: AsyncEngine, prompt: str = PROMPT, params: SamplingParams
     return [output async for output in engine.generate(prompt, params)][-1].outputs[0].text
 
 
-async def begun(engine: AsyncEngine, count: int = 1) -> list[asyncio.Task[RequestOutput]]:
+async def begun(
+    engine: AsyncEngine, count: int = 1, params: SamplingParams = LONG
+) -> list[asyncio.Task[RequestOutput]]:
     """Requests that have made their first tokens and go on."""
     first = [asyncio.Event() for _ in range(count)]
 
     async def run(index: int) -> RequestOutput:
         output = None
-        async for output in engine.generate(PROMPT, LONG, request_id=f"r{index}"):
+        async for output in engine.generate(PROMPT, params, request_id=f"r{index}"):
             if len(output.outputs[0].token_ids) > 3:
                 first[index].set()
         assert output is not None
@@ -94,14 +97,18 @@ def test_a_pause_lets_what_runs_go_on_and_holds_what_comes(tiny_llama: Path) -> 
     asyncio.run(main())
 
 
+HELD = replace(LONG, structured=StructuredOutput(regex="([a-z]{1,9} ){60}"), ignore_eos=False)
+
+
+@pytest.mark.parametrize("params", [LONG, HELD], ids=["free", "held to a form"])
 def test_sleep_gives_memory_back_and_what_ran_goes_on_with_the_same_tokens(
-    tiny_llama: Path,
+    tiny_llama: Path, params: SamplingParams
 ) -> None:
     async def main() -> None:
         async with engine_of(tiny_llama) as engine:
-            expected = await last(engine)
+            expected = await last(engine, PROMPT, params)
             for level in (1, 2):
-                tasks = await begun(engine, 2)
+                tasks = await begun(engine, 2, params)
                 asleep = await engine.call(Sleep(level))
                 assert (level, True, 0, 2) == (
                     asleep.sleep_level,

@@ -5,6 +5,8 @@ The recorder runs torch's operators again, with the numbers they had when they w
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -71,6 +73,26 @@ def test_tokens_are_those_of_the_model_while_sequences_come_and_go(
     for slot, prompt in ((4, first), (1, second), (2, third)):
         tokens = driver.sequences[slot].tokens
         assert tokens == expected(prompt, len(tokens) - len(prompt))
+
+
+def test_what_was_recorded_is_let_go_and_recorded_anew(
+    llama: Any, expected: Any, driver_of: Any, device: Any, recorder: Recorder
+) -> None:
+    driver = driver_of(llama, device, OFFERED, graph_sizes=SIZES)
+    graphs = weakref.ref(driver.runner._graphs.decode)
+    before, prompt = recorder.captures, PROMPTS[0]
+
+    driver.runner.release()
+    gc.collect()
+    assert graphs() is None
+    assert () == driver.runner.allocate(driver.layout)
+
+    assert 2 * before == recorder.captures
+    run = counted(driver)
+    run({4: len(prompt)}, driver.start(4, prompt))
+    assert all(run({4: 1}) for _ in range(5))
+    tokens = driver.sequences[4].tokens
+    assert tokens == expected(prompt, len(tokens) - len(prompt))
 
 
 def test_steps_launched_ahead_keep_their_own_tokens(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,30 @@ def test_steps_given_ahead_run_in_order(executor: Any, hand: Any, expected: Any)
     outputs = [future.result() for future in futures]
     assert [plan.step_id for plan in plans] == [output.step_id for output in outputs]
     assert PROMPT + [output.token_ids[0] for output in outputs] == expected(PROMPT, 7)
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_after_memory_was_given_back_and_taken_again_steps_give_the_same_tokens(
+    executor: Any, hand: Any, expected: Any, weights: bool
+) -> None:
+    layout = CacheLayout(
+        num_blocks=64,
+        block_size=4,
+        groups=(KVGroup(spec=executor._rank.model.kv_specs[0], layers=(0, 1)),),
+    )
+    first = executor.execute(hand.plan({0: 7}, hand.start(0, PROMPT))).result()
+    held = weakref.ref(executor._rank.runner._state)
+    model = weakref.ref(executor._rank.model)
+
+    assert executor.release(weights=weights) >= 0
+    assert held() is None
+    assert (model() is None) == weights
+    assert executor.release(weights=weights) >= 0  # there is nothing more, and that is no error
+    executor.restore(layout)
+
+    again = executor.execute(hand.plan({1: 7}, hand.start(1, PROMPT))).result()
+    assert first.token_ids == again.token_ids
+    assert PROMPT + first.token_ids == expected(PROMPT, 1)
 
 
 def test_a_result_may_be_taken_twice(executor: Any, hand: Any) -> None:
