@@ -310,5 +310,19 @@ def test_a_plan_is_rendered_for_people_and_programs() -> None:
     assert len(text.splitlines()) == len(made.decisions) + 3
     plain = json.loads(json.dumps(to_json(made)))
     assert plain["device"]["traits"] == {"kind": "accelerator"}
-    assert plain["decisions"][1]["asked"] == "float16"
+    assert {row["feature"]: row["asked"] for row in plain["decisions"]}["dtype"] == "float16"
     assert plain["max_num_seqs"] == 4
+
+
+def test_a_model_of_whole_texts_has_room_for_the_longest_and_shares_nothing() -> None:
+    facts = replace(MODEL, task="embed", whole_texts=True, max_model_len=8192)
+    made = make(model=facts)
+    assert made.max_num_batched_tokens >= 8192
+    assert not made.prefix_caching
+    assert made.graph_sizes == ()
+    said = {row.feature: (row.got, row.by) for row in made.decisions}
+    assert said["task"] == ("embed", "model")
+    with pytest.raises(ConfigError, match="no room for a text of 8192 tokens"):
+        make(model=facts, max_num_batched_tokens=512)
+    with pytest.raises(ConfigError, match="computes every text as a whole"):
+        make(model=facts, prefix_caching=True)
