@@ -18,16 +18,14 @@ from allmetal.errors import AllmetalError, ConfigError
 
 STDIO = "-"
 # Of a server's options those that say how it answers; the others are about its network.
-_ANSWERING = ("served_model_name", "generation_defaults", "request_timeout")
-_GROUPS = ("answers", "parsing", "structured output")
-
-
-def _skipped() -> list[str]:
-    return [
-        f.name
-        for f in fields(ServerConfig)
-        if f.name not in _ANSWERING and f.metadata["group"] not in _GROUPS
-    ]
+_ANSWERING = (
+    "served_model_name",
+    "generation_defaults",
+    "tool_parser",
+    "reasoning_parser",
+    "max_sequences_per_request",
+    "request_timeout",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--retry-errors", action="store_true", help="ask again what was answered with an error"
     )
     parser.add_argument("--quiet", action="store_true", help="show no progress")
-    add_options(parser, ServerConfig, skip=_skipped())
+    skipped = [f.name for f in fields(ServerConfig) if f.name not in _ANSWERING]
+    add_options(parser, ServerConfig, skip=skipped)
     add_options(parser, EngineConfig, skip=("model",))
 
 

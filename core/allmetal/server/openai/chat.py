@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from allmetal.request import RequestOutput
 from allmetal.server.bodies import decode, takes
+from allmetal.server.conversation import template_arguments
 from allmetal.server.openai.choices import ChoiceDelta, Outputs, Progress, finished, usage
 from allmetal.server.openai.logprobs import TokenText, for_chat
 from allmetal.server.openai.message import Said, delta_of, message_of
@@ -40,7 +41,7 @@ async def create_chat_completion(request: Request) -> Response:
 
 def asked(body: ChatRequest) -> Asked:
     """A body in the terms that all APIs share."""
-    template = dict(body.chat_template_kwargs or {})
+    template = template_arguments(body.chat_template_kwargs)
     if body.add_generation_prompt is not None:
         template["add_generation_prompt"] = body.add_generation_prompt
     return Asked(
