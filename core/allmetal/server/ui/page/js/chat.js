@@ -1,7 +1,7 @@
 // A conversation with the model.
 
 import { Compose } from "./compose.js";
-import { h } from "./dom.js";
+import { button, h } from "./dom.js";
 import { copier, curl, generate } from "./generate.js";
 import { Answer, userTurn } from "./turn.js";
 
@@ -25,7 +25,7 @@ export class Chat {
       onSend: (text) => this.#ask(text),
       onStop: () => this.#running?.abort(),
       below: [
-        h("button", { class: "plain", type: "button", onclick: () => this.clear() }, "New chat"),
+        button("plain", "New chat", () => this.clear()),
         copier("Copy as curl", () => curl(PATH, this.#body()), "aside"),
         h("span", { class: "grow" }),
         ...tools,
@@ -39,13 +39,14 @@ export class Chat {
     this.#running?.abort();
     this.messages = [];
     this.#last = null;
-    const chip = (text) =>
-      h("button", { class: "chip", type: "button", onclick: () => this.compose.submit(text) }, text);
+    const { model, device } = this.info;
+    const about = `This is ${model} on ${device}. Nothing that is said leaves this server.`;
+    const chip = (text) => button("chip", text, () => this.compose.submit(text));
     const hello = h(
       "div",
       { class: "hello" },
       h("h1", {}, "What shall we talk about?"),
-      h("p", {}, `You are talking to ${this.info.model} on ${this.info.device}. Nothing that is said leaves this server.`),
+      h("p", {}, about),
       h("div", { class: "starts" }, STARTS.map(chip)),
     );
     this.#log.replaceChildren(hello);

@@ -1,10 +1,10 @@
 // The box to write in: Enter sends, Shift+Enter breaks the line, Escape stops.
 
-import { h } from "./dom.js";
+import { button, h } from "./dom.js";
 
 export class Compose {
-  #send = h("button", { class: "primary", type: "button", onclick: () => this.submit() }, "Send");
-  #stop = h("button", { class: "stop", type: "button", hidden: true, onclick: () => this.onStop() }, "Stop");
+  #send = button("primary", "Send", () => this.submit());
+  #stop = button("stop", "Stop", () => this.onStop(), { hidden: true });
   #input = h("textarea", {
     rows: 1,
     placeholder: "Say something",
@@ -17,7 +17,8 @@ export class Compose {
     this.onSend = onSend;
     this.onStop = onStop;
     const box = h("div", { class: "box" }, this.#input, this.#stop, this.#send);
-    this.element = h("div", { class: "compose" }, h("div", {}, box, h("div", { class: "below" }, below)));
+    const under = h("div", { class: "below" }, below);
+    this.element = h("div", { class: "compose" }, h("div", {}, box, under));
     this.#fit();
   }
 

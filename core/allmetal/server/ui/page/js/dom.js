@@ -23,6 +23,17 @@ function fill(element, props, children) {
   return element;
 }
 
+/** A button of a kind that the style sheets know: plain, primary, stop, chip. */
+export function button(kind, words, onclick, props = {}) {
+  return h("button", { class: kind, type: "button", onclick, ...props }, words);
+}
+
+/** The top of a view: its name, and what there is to say of it. */
+export function heading(words, about, ...more) {
+  const soft = h("span", { class: "soft" }, about);
+  return h("div", { class: "title" }, h("h1", {}, words), soft, ...more);
+}
+
 /** Numbers for people: 1,234 or 0.57 or 12.3k. */
 export function short(value) {
   if (!Number.isFinite(value)) return "–";

@@ -1,6 +1,6 @@
 // The view of the engine: what is served, and how it fares.
 
-import { bytes, h, short } from "./dom.js";
+import { bytes, h, heading, short } from "./dom.js";
 import { onSample } from "./metrics.js";
 import { plot } from "./plot.js";
 
@@ -9,21 +9,27 @@ export function engineView(info) {
   const element = h(
     "div",
     { class: "wide" },
-    h("div", { class: "title" }, h("h1", {}, "Engine"), h("span", { class: "soft" }, `${info.model_type} on ${info.platform}: ${info.device}`)),
+    heading("Engine", `${info.model_type} on ${info.platform}: ${info.device}`),
     h("dl", { class: "facts-grid card" }, facts(modelFacts(info))),
     h("div", { class: "big" }, PLOTS.map((each) => h("div", { class: "card" }, plot(each)))),
     h("h2", {}, "Since the start"),
     totals,
   );
-  onSample((sample) => sample && element.isConnected && totals.replaceChildren(...facts(totalFacts(sample, info))));
+  onSample((sample) => {
+    if (sample && element.isConnected) totals.replaceChildren(...facts(totalFacts(sample, info)));
+  });
   return element;
 }
 
+const QUEUE = [
+  ["running", "running"],
+  ["waiting", "waiting"],
+];
 const PLOTS = [
   { title: "Generated", unit: "tokens/s", lines: [["tokens", "generated"]] },
   { title: "Prompts read", unit: "tokens/s", lines: [["prompt", "read"]] },
   { title: "KV cache", unit: "% in use", lines: [["kv", "in use"]], hue: 1, most: 100 },
-  { title: "Requests", unit: "running", lines: [["running", "running"], ["waiting", "waiting"]], hue: 2 },
+  { title: "Requests", unit: "running", lines: QUEUE, hue: 2 },
   { title: "Time to first token", unit: "ms, mean", lines: [["ttft", "ttft"]], hue: 1, dots: true },
   { title: "Between tokens", unit: "ms, mean", lines: [["itl", "itl"]], hue: 2 },
 ];
@@ -49,8 +55,9 @@ function modelFacts(info) {
 
 function totalFacts({ totals, hits }, info) {
   const up = Math.max(0, Date.now() / 1000 - info.created);
+  const [hours, minutes] = [Math.floor(up / 3600), Math.floor((up % 3600) / 60)];
   return {
-    Up: up < 3600 ? `${Math.floor(up / 60)} min` : `${Math.floor(up / 3600)} h ${Math.floor((up % 3600) / 60)} min`,
+    Up: hours ? `${hours} h ${minutes} min` : `${minutes} min`,
     "Requests ended": short(totals.request_success_total || 0),
     "Tokens read": short(totals.prompt_tokens_total || 0),
     "Tokens generated": short(totals.generation_tokens_total || 0),
@@ -60,5 +67,6 @@ function totalFacts({ totals, hits }, info) {
 }
 
 function facts(values) {
-  return Object.entries(values).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)));
+  const fact = ([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
+  return Object.entries(values).map(fact);
 }

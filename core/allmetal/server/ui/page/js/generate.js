@@ -1,6 +1,6 @@
 // One answer, as it comes, and how quick it was.
 
-import { h, seconds, short } from "./dom.js";
+import { button, h, seconds, short } from "./dom.js";
 import { stream } from "./api.js";
 
 /**
@@ -43,7 +43,9 @@ export function told(facts) {
   const parts = [`${short(facts.tokens)} token${facts.tokens === 1 ? "" : "s"}`];
   const decoding = facts.seconds - (facts.ttft ?? 0);
   // What came all at once was not seen to take time.
-  if (facts.tokens > 1 && decoding > 0.05) parts.push(`${short((facts.tokens - 1) / decoding)} tokens/s`);
+  if (facts.tokens > 1 && decoding > 0.05) {
+    parts.push(`${short((facts.tokens - 1) / decoding)} tokens/s`);
+  }
   if (facts.ttft != null) parts.push(`first after ${seconds(facts.ttft)}`);
   if (facts.prompt) parts.push(`prompt of ${short(facts.prompt)}`);
   if (REASONS[facts.reason]) parts.push(REASONS[facts.reason]);
@@ -57,7 +59,7 @@ export function failure(error, retry) {
     { class: "failed", role: "alert" },
     h("strong", {}, error.message),
     error.hint && h("span", { class: "hint" }, error.hint),
-    retry && h("div", {}, h("button", { class: "plain", type: "button", onclick: retry }, "Try again")),
+    retry && h("div", {}, button("plain", "Try again", retry)),
   );
 }
 
@@ -67,13 +69,12 @@ export function curl(path, body) {
   return `curl ${location.origin}${path} -H 'Content-Type: application/json' -d '${quoted}'`;
 }
 
-/** A button that copies what `text()` gives, and says so. `aside`: a class for where room is short. */
+/** A button that copies what `text()` gives, and says so. `aside`: a class for narrow pages. */
 export function copier(words, text, aside = "") {
-  const click = async (event) => {
-    const button = event.currentTarget;
+  const copy = button(`plain ${aside}`, words, async () => {
     await navigator.clipboard.writeText(text());
-    button.textContent = "Copied";
-    setTimeout(() => (button.textContent = words), 1200);
-  };
-  return h("button", { class: `plain ${aside}`, type: "button", onclick: click }, words);
+    copy.textContent = "Copied";
+    setTimeout(() => (copy.textContent = words), 1200);
+  });
+  return copy;
 }

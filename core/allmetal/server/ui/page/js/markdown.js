@@ -95,8 +95,19 @@ function paragraph(lines, at) {
   return [h("p", {}, parts), end];
 }
 
-const INLINE =
-  /(`+)(?<code>.+?)\1|\*\*(?<strong>.+?)\*\*|(?<![\w*])\*(?<em>[^\s*][^*]*?)\*(?![\w*])|~~(?<del>.+?)~~|\[(?<words>[^\]]+)\]\((?<to>https?:\/\/[^\s)]+)\)/;
+const INLINE = new RegExp(
+  [
+    /(?<ticks>`+)(?<code>.+?)\k<ticks>/,
+    /\*\*(?<strong>.+?)\*\*/,
+    /(?<![\w*])\*(?<em>[^\s*][^*]*?)\*(?![\w*])/,
+    /~~(?<del>.+?)~~/,
+    /\[(?<words>[^\]]+)\]\((?<to>https?:\/\/[^\s)]+)\)/,
+  ]
+    .map((kind) => kind.source)
+    .join("|"),
+);
+
+const ELSEWHERE = { rel: "noopener noreferrer", target: "_blank" };
 
 /** Code, strong, emphasis, struck out, and links to the web. */
 export function inline(text) {
@@ -105,7 +116,7 @@ export function inline(text) {
     if (found.index) parts.push(text.slice(0, found.index));
     const { code, strong, em, del, words, to } = found.groups;
     if (code) parts.push(h("code", {}, code));
-    else if (words) parts.push(h("a", { href: to, rel: "noopener noreferrer", target: "_blank" }, words));
+    else if (words) parts.push(h("a", { href: to, ...ELSEWHERE }, words));
     else parts.push(h(strong ? "strong" : em ? "em" : "del", {}, inline(strong || em || del)));
   }
   if (text) parts.push(text);

@@ -1,16 +1,20 @@
 // The view of the machine: what was asked of it, what it got, and what other platforms can do.
 
 import { json } from "./api.js";
-import { bytes, h } from "./dom.js";
+import { bytes, h, heading } from "./dom.js";
 import { failure } from "./generate.js";
 
 export function platformView() {
-  const element = h("div", { class: "wide" }, h("p", { class: "notice" }, "Asking the platforms …"));
-  const load = () =>
-    Promise.all([json("/v1/platform"), json("/v1/matrix")]).then(
-      ([plan, matrix]) => element.replaceChildren(...planSection(plan), ...matrixSection(matrix, plan.platform)),
-      (error) => element.replaceChildren(failure(error, load)),
-    );
+  const waiting = h("p", { class: "notice" }, "Asking the platforms …");
+  const element = h("div", { class: "wide" }, waiting);
+  const load = async () => {
+    try {
+      const [plan, matrix] = await Promise.all([json("/v1/platform"), json("/v1/matrix")]);
+      element.replaceChildren(...planSection(plan), ...matrixSection(matrix, plan.platform));
+    } catch (error) {
+      element.replaceChildren(failure(error, load));
+    }
+  };
   load();
   return element;
 }
@@ -27,7 +31,7 @@ function planSection({ platform, device, decisions }) {
     );
   const heads = ["setting", "asked", "got", "by", "why"];
   return [
-    h("div", { class: "title" }, h("h1", {}, "Plan"), h("span", { class: "soft" }, `${platform}: ${device.name}${memory}`)),
+    heading("Plan", `${platform}: ${device.name}${memory}`),
     h(
       "div",
       { class: "card frame", tabindex: "0", role: "region", "aria-label": "The plan" },
@@ -45,7 +49,8 @@ const MARKS = { tested: "✓", failing: "✗", declared: "○", untested: "·" }
 
 function matrixSection({ features, platforms }, here) {
   const names = Object.keys(platforms);
-  const rows = Object.entries(features).map(([name, doc]) => featureRow(name, doc, platforms, here));
+  const entries = Object.entries(features);
+  const rows = entries.map(([name, doc]) => featureRow(name, doc, platforms, here));
   const find = h("input", {
     class: "find",
     type: "search",
@@ -53,16 +58,19 @@ function matrixSection({ features, platforms }, here) {
     "aria-label": "Find a feature",
     oninput: ({ target }) => {
       const words = target.value.toLowerCase().split(/\s+/);
-      rows.forEach((row) => (row.hidden = !words.every((word) => row.dataset.words.includes(word))));
+      const fits = (row) => words.every((word) => row.dataset.words.includes(word));
+      rows.forEach((row) => (row.hidden = !fits(row)));
     },
   });
   const head = (name) => h("th", { scope: "col", class: name === here ? "here" : "" }, name);
+  const heads = h("tr", {}, h("th", { scope: "col" }, "feature"), names.map(head));
+  const about = "✓ tested, ○ declared, ✗ failing; press a feature for the reasons";
   return [
-    h("div", { class: "title" }, h("h1", {}, "What runs where"), h("span", { class: "soft" }, "✓ tested, ○ declared, ✗ failing; press a feature for the reasons"), find),
+    heading("What runs where", about, find),
     h(
       "div",
       { class: "card frame", tabindex: "0", role: "region", "aria-label": "Features of platforms" },
-      h("table", { class: "table matrix" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "feature"), names.map(head))), h("tbody", {}, rows)),
+      h("table", { class: "table matrix" }, h("thead", {}, heads), h("tbody", {}, rows)),
     ),
   ];
 }
@@ -75,11 +83,17 @@ function featureRow(name, doc, platforms, here) {
     if (reasons) reasons = reasons.remove();
     else row.after((reasons = reasonRow(name, platforms)));
   };
-  const button = h("button", { type: "button", "aria-expanded": "false", onclick: toggle }, h("code", {}, name), h("small", {}, doc));
+  const button = h(
+    "button",
+    { type: "button", "aria-expanded": "false", onclick: toggle },
+    h("code", {}, name),
+    h("small", {}, doc),
+  );
   const cells = Object.entries(platforms).map(([platform, { features }]) =>
     h("td", { class: platform === here ? "here" : "" }, word(features[name])),
   );
-  const row = h("tr", { "data-words": `${name} ${doc}`.toLowerCase() }, h("th", { scope: "row" }, button), cells);
+  const words = `${name} ${doc}`.toLowerCase();
+  const row = h("tr", { "data-words": words }, h("th", { scope: "row" }, button), cells);
   return row;
 }
 
@@ -94,7 +108,9 @@ function reasonRow(name, platforms) {
   const lines = Object.entries(platforms).map(([platform, { features, note }]) => {
     const cell = features[name];
     const proof = cell?.proof?.length ? ` (${cell.proof.join("; ")})` : "";
-    return h("li", {}, h("strong", {}, platform), `: ${cell ? cell.why + proof : note || "not installed"}`);
+    const why = cell ? cell.why + proof : note || "not installed";
+    return h("li", {}, h("strong", {}, platform), `: ${why}`);
   });
-  return h("tr", { class: "reasons" }, h("td", { colspan: Object.keys(platforms).length + 1 }, h("ul", {}, lines)));
+  const cell = h("td", { colspan: lines.length + 1 }, h("ul", {}, lines));
+  return h("tr", { class: "reasons" }, cell);
 }

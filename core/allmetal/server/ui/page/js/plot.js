@@ -15,10 +15,12 @@ export function plot({ title, unit, lines, hue = 0, most = 0, dots = false }) {
   const now = h("span", { class: "now" }, "–");
   const scale = h("span", { class: "scale", "aria-hidden": "true" });
   const area = s("path", { class: "area" });
-  const paths = lines.map((_, i) => s("path", { class: `line${i ? " second" : ""}${dots ? " dots" : ""}` }));
-  const box = { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": title };
+  const kind = (i) => ["line", i && "second", dots && "dots"].filter(Boolean).join(" ");
+  const paths = lines.map((_, i) => s("path", { class: kind(i) }));
+  const box = { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" };
   const floor = s("path", { class: "grid", d: `M0 ${HEIGHT}H${WIDTH}` });
-  const svg = s("svg", box, floor, area, [...paths].reverse());
+  const drawn = [floor, area, ...paths.toReversed()];
+  const svg = s("svg", { ...box, role: "img", "aria-label": title }, drawn);
   const element = h(
     "div",
     { class: `plot hue-${hue}` },

@@ -5,7 +5,7 @@ import { load, save } from "./store.js";
 
 const SLIDERS = [
   ["temperature", "Temperature", 0, 2, 0.05, 1, "0 takes the most likely token each time"],
-  ["top_p", "Top p", 0.05, 1, 0.05, 1, "sample from the tokens that together have this probability"],
+  ["top_p", "Top p", 0.05, 1, 0.05, 1, "sample from tokens that together have this probability"],
   ["top_k", "Top k", 0, 200, 1, 0, "sample from this many tokens; 0: from all"],
   ["min_p", "Min p", 0, 0.5, 0.01, 0, "drop tokens less likely than this share of the most likely"],
   ["repetition_penalty", "Repetition penalty", 1, 2, 0.05, 1, "1 is none"],
@@ -70,7 +70,8 @@ export class Settings {
       this.set(name, Number(event.target.value));
     };
     const value = String(this.values[name] ?? start);
-    const range = h("input", { type: "range", min, max, step, oninput, title: doc, "aria-label": title });
+    const props = { type: "range", min, max, step, oninput, title: doc, "aria-label": title };
+    const range = h("input", props);
     range.value = value;
     return h("label", { class: "row" }, h("span", {}, title, shown), range);
   }

@@ -1,7 +1,7 @@
 // The view to talk in: the conversation or the text, and the engine and settings beside it.
 
 import { Chat } from "./chat.js";
-import { h } from "./dom.js";
+import { button, h } from "./dom.js";
 import { plot } from "./plot.js";
 import { Settings } from "./settings.js";
 import { Text } from "./text.js";
@@ -13,17 +13,15 @@ export function talkView(info) {
   const parts = {};
 
   function show() {
-    const toggle = h("button", { class: "plain side-toggle", type: "button" }, "Settings");
-    const other = h("button", { class: "plain", type: "button" }, chat ? "Continue a text" : "Chat");
+    const toggle = button("plain side-toggle", "Settings", () => panel.classList.add("open"));
+    const other = button("plain", chat ? "Continue a text" : "Chat", () => {
+      chat = !chat;
+      show();
+    });
     // A model without a chat template can only go on with a text.
     const tools = [...(info.chat ? [other] : []), toggle];
     const talk = (parts[chat] ??= new (chat ? Chat : Text)(info, settings, tools));
     const panel = (parts[`side ${chat}`] ??= side(info, settings, chat));
-    toggle.onclick = () => panel.classList.add("open");
-    other.onclick = () => {
-      chat = !chat;
-      show();
-    };
     element.replaceChildren(talk.element, panel);
   }
   show();
@@ -33,11 +31,12 @@ export function talkView(info) {
 function side(info, settings, chat) {
   const close = () => panel.classList.remove("open");
   const form = settings.form(chat);
-  const reset = h("button", { class: "plain", type: "button", onclick: () => settings.reset() }, "Reset");
-  const done = h("button", { class: "plain side-toggle", type: "button", onclick: close }, "Done");
+  const reset = button("plain", "Reset", () => settings.reset());
+  const done = button("plain side-toggle", "Done", close);
+  const onkeydown = (event) => event.key === "Escape" && close();
   const panel = h(
     "aside",
-    { class: "side", "aria-label": "Engine and settings", onkeydown: (event) => event.key === "Escape" && close() },
+    { class: "side", "aria-label": "Engine and settings", onkeydown },
     h(
       "section",
       {},

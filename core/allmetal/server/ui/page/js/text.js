@@ -1,6 +1,6 @@
 // A text that the model continues, for models that were not taught to talk.
 
-import { h } from "./dom.js";
+import { button, h } from "./dom.js";
 import { copier, curl, failure, generate, told } from "./generate.js";
 
 const PATH = "/v1/completions";
@@ -23,9 +23,9 @@ export class Text {
     onscroll: () => (this.#behind.scrollTop = this.#input.scrollTop),
     onkeydown: (event) => this.#key(event),
   });
-  #go = h("button", { class: "primary", type: "button", onclick: () => this.#continue() }, "Continue");
-  #stop = h("button", { class: "stop", type: "button", hidden: true, onclick: () => this.#running?.abort() }, "Stop");
-  #undo = h("button", { class: "plain", type: "button", disabled: true, onclick: () => this.#restore() }, "Undo");
+  #go = button("primary", "Continue", () => this.#continue());
+  #stop = button("stop", "Stop", () => this.#running?.abort(), { hidden: true });
+  #undo = button("plain", "Undo", () => this.#restore(), { disabled: true });
   #facts = h("span", { class: "facts", role: "status" }, "Ctrl+Enter continues, Escape stops");
   #error = h("div");
 
@@ -34,7 +34,9 @@ export class Text {
     this.settings = settings;
     this.#input.value = START;
     const copy = copier("Copy as curl", () => curl(PATH, this.#body()), "aside");
-    const below = h("div", { class: "below" }, this.#facts, h("span", { class: "grow" }), copy, this.#undo, ...tools, this.#stop, this.#go);
+    const buttons = [copy, this.#undo, ...tools, this.#stop, this.#go];
+    const grow = h("span", { class: "grow" });
+    const below = h("div", { class: "below" }, this.#facts, grow, buttons);
     this.element = h(
       "div",
       { class: "talk" },
@@ -49,7 +51,8 @@ export class Text {
 
   #body() {
     const { model } = this.info;
-    return { model, prompt: this.#input.value, max_tokens: MOST_TOKENS, ...this.settings.request() };
+    const prompt = this.#input.value;
+    return { model, prompt, max_tokens: MOST_TOKENS, ...this.settings.request() };
   }
 
   async #continue() {

@@ -1,12 +1,13 @@
 // One turn of a conversation on the page.
 
-import { h } from "./dom.js";
+import { button, h } from "./dom.js";
 import { copier, failure, told } from "./generate.js";
 import { markdown } from "./markdown.js";
 
 /** What the user said, as it was typed. */
 export function userTurn(text) {
-  return h("article", { class: "turn user", "aria-label": "You" }, h("div", { class: "said" }, text));
+  const said = h("div", { class: "said" }, text);
+  return h("article", { class: "turn user", "aria-label": "You" }, said);
 }
 
 /** An answer that grows. Drawn once a frame, however many pieces come. */
@@ -15,10 +16,21 @@ export class Answer {
   thought = "";
   #said = h("div", { class: "said waiting" });
   #thoughtText = h("div");
-  #thought = h("details", { class: "thought", open: true, hidden: true }, h("summary", {}, "Thinking"), this.#thoughtText);
+  #thought = h(
+    "details",
+    { class: "thought", open: true, hidden: true },
+    h("summary", {}, "Thinking"),
+    this.#thoughtText,
+  );
   #under = h("div", { class: "under" });
   #drawing = 0;
-  element = h("article", { class: "turn answer", "aria-label": "The model" }, this.#thought, this.#said, this.#under);
+  element = h(
+    "article",
+    { class: "turn answer", "aria-label": "The model" },
+    this.#thought,
+    this.#said,
+    this.#under,
+  );
 
   /** `onDraw` is called after each drawing. */
   constructor(onDraw) {
@@ -58,7 +70,7 @@ export class Answer {
     this.#under.replaceChildren(
       ...(facts.error ? [] : [h("span", { class: "facts" }, told(facts))]),
       ...(this.text ? [copier("Copy", () => this.text)] : []),
-      ...(again && !facts.error ? [h("button", { class: "plain", type: "button", onclick: again }, "Again")] : []),
+      ...(again && !facts.error ? [button("plain", "Again", again)] : []),
     );
     this.onDraw();
   }
