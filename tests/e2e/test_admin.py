@@ -160,6 +160,27 @@ def test_abort_ends_streams_of_one_request_or_all(
     assert {"aborted": 0} == admin.post("/abort", json={"all": True}).json()
 
 
+def test_an_aborted_answer_is_an_error_where_the_api_has_no_word_for_it(
+    admin: httpx.Client, served: Server
+) -> None:
+    story = [{"role": "user", "content": "Tell me a story."}]  # greedy: one without an end
+    long = {"max_tokens": 3000, "messages": story, "temperature": 0}
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/messages", long),
+        ("/v1/responses", {"max_output_tokens": 3000, "input": "Hi", "ignore_eos": True}),
+    ]
+    headers = {"x-api-key": KEY}
+    for path, body in bodies:
+        for stream in (False, True):
+            asked = {"model": NAME, **body, "stream": stream}
+            answer = in_background(lambda p=path, a=asked: served.post(p, a, headers=headers))  # type: ignore[misc]
+            until(lambda: state(admin)["num_running"] == 1, 20)
+            admin.post("/abort", json={"all": True}).raise_for_status()
+            got: httpx.Response = answer.result(20)
+            assert (200 if stream else 503) == got.status_code
+            assert "the request was aborted" in got.text
+
+
 def test_a_drain_refuses_what_is_new_and_waits_for_the_rest(
     admin: httpx.Client, client: openai.OpenAI, served: Server
 ) -> None:

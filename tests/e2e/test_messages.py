@@ -245,6 +245,7 @@ def test_what_is_wrong_is_said(server: Server, change: dict[str, Any], message: 
 
 def test_who_leaves_ends_the_request(client: anthropic.Anthropic, server: Server) -> None:
     body: Any = {"model": NAME, "messages": USER, "max_tokens": 3000}
+    body["extra_body"] = {"temperature": 0}  # a story without an end
     before = server.get("/load").json()["running"]
     with client.messages.create(**body, stream=True) as stream:
         next(iter(stream))

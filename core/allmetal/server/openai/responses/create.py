@@ -109,11 +109,11 @@ async def _write(state: ServerState, body: ResponseRequest, turn: Turn, record: 
                 begun = True
     except asyncio.CancelledError:
         writer.cancel()
-    except Exception as error:  # told to whoever waits for it
+    except Exception as error:  # whoever waits for it is told
+        record.error, record.told = error, begun
         if begun:
             record.add(writer.fail(error))
         else:
-            record.error = error
             state.responses.remove(record.id)
     finally:
         record.end()
@@ -133,6 +133,8 @@ async def _whole(record: Record) -> Json:
     async with aclosing(_watched(record)) as events:
         async for _ in events:
             pass
+    if record.error is not None:
+        raise record.error
     return record.response
 
 

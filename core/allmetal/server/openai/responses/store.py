@@ -29,7 +29,9 @@ class Record:
     num_bytes: int = 0
     replays: bool = False
     error: Exception | None = None
-    """Why it failed before anything came of it; after that an event says it."""
+    """Why it failed."""
+    told: bool = False
+    """Whether an event says so: not where it failed before anything came of it."""
     task: asyncio.Task[None] | None = None
     _events: list[Json] = field(default_factory=list)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -59,14 +61,15 @@ class Record:
         self._news = asyncio.Event()
 
     async def follow(self, after: int = -1) -> AsyncGenerator[Json, None]:
-        """Events whose sequence number is greater, until the end.  Raises `error`."""
+        """Events whose sequence number is greater, until the end.  Raises an `error` that none of
+        them tells."""
         events, next_one = self._events, after + 1
         while True:
             while next_one < len(events):
                 yield events[next_one]
                 next_one += 1
             if self._over:
-                if self.error is not None:
+                if self.error is not None and not self.told:
                     raise self.error
                 return
             await self._news.wait()

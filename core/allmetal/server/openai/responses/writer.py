@@ -14,6 +14,7 @@ from allmetal.parsing import (
     ToolCallStart,
 )
 from allmetal.server.dialogue import Begun, Ended, Part
+from allmetal.server.errors import AbortedError
 from allmetal.server.openai.responses.items import Json, new_id
 
 _DELTAS = {"message": "response.output_text", "reasoning": "response.reasoning_text"}
@@ -36,7 +37,7 @@ class ResponseWriter:
         yield self._event("response.queued", response=self._snapshot())
 
     def take(self, part: Part) -> Iterator[Json]:
-        """The events of a part."""
+        """The events of a part.  Raises AbortedError where the turn was aborted."""
         match part:
             case Begun():
                 self.response["status"] = "in_progress"
@@ -126,24 +127,18 @@ class ResponseWriter:
         self._open = None
 
     def _end(self, end: Ended) -> Iterator[Json]:
+        if end.finish_reason == "abort":
+            raise AbortedError("the request was aborted")
         whole = end.finish_reason == "stop"
         if not self._output and whole:  # nothing was said: that is an answer, too
             yield from self._say("message", "")
         yield from self._stop("completed" if whole else "incomplete")
         self.response["usage"] = _usage(end)
-        if end.finish_reason == "abort":
-            yield from self._aborted()
-            return
         status = "completed" if whole else "incomplete"
         self.response["status"] = status
         if not whole:
             self.response["incomplete_details"] = {"reason": "max_output_tokens"}
         yield self._event(f"response.{status}", response=self._snapshot())
-
-    def _aborted(self) -> Iterator[Json]:
-        self.response["status"] = "failed"
-        self.response["error"] = {"code": "server_error", "message": "the request was aborted"}
-        yield self._event("response.failed", response=self._snapshot())
 
 
 def _usage(end: Ended) -> Json:
