@@ -8,6 +8,7 @@ from typing import Any
 import llguidance
 import llguidance.numpy
 import numpy as np
+from llguidance.gbnf_to_lark import any_to_lark
 
 from allmetal.constraint import Constraint
 from allmetal.errors import RequestError
@@ -53,20 +54,23 @@ class LLGuidance:
         if constraint.kind == "structural_tag":
             return Unsupported("it has no structural tags")
         try:
-            source = _source(constraint)
-            matcher = llguidance.LLMatcher(self._tokenizer, source, log_level=0)
-            problem = matcher.get_error() if matcher.is_error() else ""
+            matcher = llguidance.LLMatcher(self._tokenizer, _source(constraint), log_level=0)
         except (ValueError, TypeError, RuntimeError, RecursionError) as error:
-            problem = readable(error)
-        if problem and constraint.kind == "json":
-            return Unsupported(" ".join(problem.split())[:300].removesuffix(" hint"))
-        if problem:
-            first = problem.strip().splitlines()[0][:500]
-            raise RequestError(
-                f"structured output: {constraint.kind} is not valid: {first}",
-                hint="see docs/structured-output.md for what is understood",
-            )
+            return _wrong(constraint, readable(error))
+        if matcher.is_error():
+            return _wrong(constraint, matcher.get_error())
         return _Grammar(matcher)
+
+
+def _wrong(constraint: Constraint, problem: str) -> Unsupported:
+    """A schema may be right and not understood here; anything else is wrong."""
+    reason = " ".join(problem.split())[:300].removesuffix(" hint")
+    if constraint.kind == "json":
+        return Unsupported(reason)
+    raise RequestError(
+        f"structured output: {constraint.kind} is not valid: {reason}",
+        hint="see docs/structured-output.md for what is understood",
+    )
 
 
 def _source(constraint: Constraint) -> str:
@@ -84,7 +88,7 @@ def _source(constraint: Constraint) -> str:
             return llguidance.LLMatcher.grammar_from_lark(f"start: {texts}")
     if "::=" in source:
         try:
-            source = llguidance.gbnf_to_lark.any_to_lark(source)
+            source = any_to_lark(source)
         except Exception as error:  # it raises just that
             raise ValueError(str(error)) from None
     return llguidance.LLMatcher.grammar_from_lark(source)
