@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import os
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
 
 from allmetal.errors import CheckpointError
+from allmetal.platform import mapped_memory
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 """Python 3.11 does not know its number, which is Linux's on x86, Arm and RISC-V."""
@@ -46,6 +47,9 @@ class MappedFile:
         except OSError as e:
             raise CheckpointError(f"{path} cannot be read: {e.strerror or e}") from e
         self.view = memoryview(self._map)
+        where = mapped_memory.note(np.frombuffer(self.view, np.uint8).ctypes.data, len(self._map))
+        # Called before the memory goes, be it here or with the last view of it.
+        self._forget = weakref.finalize(self._map, mapped_memory.forget, where)
 
     def __len__(self) -> int:
         return len(self._map)
@@ -55,18 +59,10 @@ class MappedFile:
         self.view.release()
         with contextlib.suppress(BufferError):
             self._map.close()
+            self._forget()
 
 
 def give_back(view: memoryview) -> None:
     """The pages that lie within a mapped view leave this process; they are read again if they are
     touched again, from the system's cache while it has them.  Best effort."""
-    if not hasattr(mmap, "MADV_DONTNEED"):
-        return
-    begin = np.frombuffer(view, np.uint8).ctypes.data
-    first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
-    length = (begin + view.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
-    if length > 0:
-        # mmap's own method would need to know where in the file the view lies.
-        madvise = ctypes.CDLL(None).madvise
-        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        madvise(first, length, mmap.MADV_DONTNEED)
+    mapped_memory.give_back(np.frombuffer(view, np.uint8).ctypes.data, view.nbytes)

@@ -19,6 +19,8 @@ GROUPS = (128, 64, 32)
 
 _GGML_NUMBERS = {name: number for number, name in NAMES.items()}
 _MAX_CHANNELS = 1 << 16
+_ROWS = 32
+"""Of a panel."""
 
 
 def find_group(size: int) -> int | None:
@@ -64,7 +66,19 @@ class Panels:
         panels = torch.empty(self._size, dtype=torch.uint8)
         pages.prefer_large(panels)
         rows, groups = self._scales(weights)
-        self._pack(panels.data_ptr(), weight.data_ptr(), pointer(groups), *self._shape, self._kind)
+        num_outputs, num_channels = self._shape
+        each = self._size // -(-num_outputs // _ROWS)
+        for begin, end in pages.parts(weight, _ROWS):
+            part = weight[begin:end]
+            self._pack(
+                panels.data_ptr() + begin // _ROWS * each,
+                part.data_ptr(),
+                None if groups is None else groups[begin:end].data_ptr(),
+                end - begin,
+                num_channels,
+                self._kind,
+            )
+            pages.give_back(part)
         return panels, rows
 
     def _scales(
