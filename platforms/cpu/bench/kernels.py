@@ -5,7 +5,8 @@ of the matrix rate that this machine was measured to have.
     python platforms/cpu/bench/kernels.py [--threads N] [--family linear] [--kernels native,onednn]
 
 Tensors are rotated so that weights and caches come from memory, as they do in a step.  Figures are
-the best of several runs; on a busy machine they still vary.
+the best of several runs; on a busy machine they still vary, and so does the bandwidth, which is
+therefore measured before each case.
 """
 
 from __future__ import annotations
@@ -41,9 +42,12 @@ LINEARS = ((QKV, HIDDEN), (HIDDEN, HEADS * HEAD_DIM), (6144, HIDDEN), (HIDDEN, 3
 FORMATS: tuple[WeightFormat, ...] = (
     DenseWeight(dtype=DTYPE),
     IntWeight(),
-    *(GGUFWeight(type=name) for name in ("Q8_0", "Q4_K", "Q6_K")),
+    IntWeight(act_dtype="int8"),
+    IntWeight(bits=4, group_size=128),
+    *(GGUFWeight(type=name) for name in ("Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K")),
 )
 ROTATED_BYTES = 200 << 20
+_PROBED = torch.ones(ROTATED_BYTES // 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +74,7 @@ def best_seconds(calls: list[Callable[[], object]], budget: float = 0.4) -> floa
 
 def read_bandwidth() -> float:
     """Bytes a second that all threads together read from memory."""
-    data = torch.ones(ROTATED_BYTES // 4)
-    return data.nbytes / best_seconds([lambda: data.sum()], 1.0)
+    return _PROBED.nbytes / best_seconds([lambda: _PROBED.sum()], 0.1)
 
 
 def matrix_rate() -> float:
@@ -89,11 +92,28 @@ def weights_of(spec: LinearSpec) -> dict[str, torch.Tensor]:
     match spec.weight:
         case DenseWeight():
             return {"weight": torch.randn(shape).to(torch.bfloat16)}
-        case IntWeight():
-            values = torch.randint(-127, 128, shape, dtype=torch.int8)
-            return {"weight": values, "scale": torch.rand(shape[0], 1)}
+        case IntWeight(bits=bits, group_size=size):
+            limit = 2 ** (bits - 1)
+            values = torch.randint(1 - limit, limit, shape, dtype=torch.int8)
+            return {"weight": values, "scale": torch.rand(shape[0], shape[1] // (size or shape[1]))}
         case GGUFWeight(type=name):
             return {"weight": torch.zeros(shape[0], row_bytes(name, shape[1]), dtype=torch.uint8)}
+
+
+def label_of(weight: WeightFormat) -> str:
+    match weight:
+        case IntWeight(bits=bits, group_size=size, act_dtype=act):
+            return f"int{bits}" + f" of {size}" * bool(size) + f", {act} x" * (act is not None)
+        case GGUFWeight(type=name):
+            return name
+        case _:
+            return weight.kind
+
+
+def packed_bytes(packed: object) -> int:
+    """Of a weight in the kernel's own layout, which is what a step reads."""
+    parts = packed if isinstance(packed, tuple) else (packed,)
+    return sum(part.nbytes for part in parts if isinstance(part, torch.Tensor))
 
 
 def linear(kernel: AnyKernel) -> Iterator[Case]:
@@ -112,11 +132,10 @@ def linear(kernel: AnyKernel) -> Iterator[Case]:
             for m in (1, 8, 16, 512) if n < VOCABULARY else (1, 16):
                 x = torch.randn(m, c).to(torch.bfloat16)
                 used = packed if m < 64 else packed[:2]
-                label = getattr(weight, "type", weight.kind)
                 yield Case(
-                    name=f"{label} {n} x {c}, {m} tokens",
+                    name=f"{label_of(weight)} {n} x {c}, {m} tokens",
                     calls=[lambda p=p, x=x, op=op: op(x, p, None) for p in used],
-                    nbytes=nbytes,
+                    nbytes=packed_bytes(packed[0]),
                     flops=2 * m * n * c,
                 )
 
@@ -236,6 +255,7 @@ def main() -> None:
                 continue
             print(f"\n{family}, kernel {kernel.name}")
             for case in cases(kernel):
+                bandwidth = read_bandwidth()
                 seconds = best_seconds(case.calls)
                 share = case.nbytes / seconds / bandwidth
                 line = f"  {case.name:32} {seconds * 1e6:10.1f} us"

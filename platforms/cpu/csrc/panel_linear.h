@@ -4,6 +4,7 @@
 #pragma once
 
 #include "linear.h"
+#include "panel_bf16.h"
 #include "panel_dots.h"
 #include "panel_pack.h"
 
@@ -117,6 +118,7 @@ AM_INLINE void put_panels(Int4Panel<G>*, uint8_t* out, const void* w, const floa
 inline int64_t panel_bytes(int64_t N, int64_t C, int kind) {
   int64_t bytes = 0;
 #if defined(__AVX512VNNI__) && defined(__AVX512BF16__)
+  if (kind == BF16_KIND) bytes = C % 2 ? 0 : C * 2 * PANEL_ROWS;
   of_kind(kind, [&](auto* p) {
     bytes = panel_bytes_of<std::remove_pointer_t<decltype(p)>>(C);
   });
@@ -129,6 +131,7 @@ inline int64_t panel_bytes(int64_t N, int64_t C, int kind) {
 inline void pack_panels(uint8_t* out, const void* w, const float* scale, int64_t N, int64_t C,
                         int kind) {
 #if defined(__AVX512VNNI__) && defined(__AVX512BF16__)
+  if (kind == BF16_KIND) return pack_bf16(out, static_cast<const bf16*>(w), N, C);
   of_kind(kind, [&](auto* p) { put_panels(p, out, w, scale, N, C); });
 #else
   (void)out, (void)w, (void)scale, (void)N, (void)C, (void)kind;
@@ -141,6 +144,7 @@ inline void linear_panels(bf16* y, const bf16* x, const uint8_t* w, const float*
                           const bf16* bias, int64_t M, int64_t N, int64_t C, int kind,
                           int act_bits) {
 #if defined(__AVX512VNNI__) && defined(__AVX512BF16__)
+  if (kind == BF16_KIND) return linear_bf16_panels(y, x, w, bias, M, N, C);
   of_kind(kind, [&](auto* p) {
     linear_panels_of<std::remove_pointer_t<decltype(p)>>(y, x, w, scale, bias, M, N, C, act_bits);
   });

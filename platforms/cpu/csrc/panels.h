@@ -18,6 +18,8 @@ constexpr int64_t LANES = 16, PANEL_ROWS = 2 * LANES;
 // Numbers of what is not GGML's: bits * 1000 + the group's channels, 0 for whole rows.
 AM_INLINE constexpr int int_kind(int bits, int group) { return bits * 1000 + group; }
 
+constexpr int BF16_KIND = int_kind(16, 0);
+
 // C++17 has no templated lambdas to unroll with.
 template <int I, int N, class F>
 AM_INLINE void unrolled(const F& f) {

@@ -1,7 +1,6 @@
-"""y = x W^T + b over weights where they lie, row-major as in the checkpoint: no second copy, and a
-weight that is also an embedding table is shared.  Quantised ones go into panels where this CPU's
-kernels have them; elsewhere they are decoded some rows at a time into the nearest cache, so that
-only their own bytes are read from memory.
+"""y = x W^T + b: over panels where this CPU's kernels have them; elsewhere over weights where they
+lie, row-major as in the checkpoint.  Quantised ones are then decoded some rows at a time into the
+nearest cache, so that only their own bytes are read from memory.
 """
 
 from __future__ import annotations
