@@ -46,6 +46,8 @@ VALID: dict[str, dict[str, Any]] = {
         "bad_words": ["a b"],
         "allowed_token_ids": [5, 6, 7],
     },
+    "/v1/messages": {"model": NAME, "max_tokens": 3, "messages": MESSAGES[:1], "system": "s"},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 3, "store": False},
     "/tokenize": {"prompt": "hello", "return_token_strs": True},
     "/detokenize": {"tokens": [5, 6, 7]},
 }

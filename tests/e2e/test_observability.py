@@ -108,7 +108,7 @@ def test_a_prompt_beyond_the_limit_is_refused(narrow: Server) -> None:
 
 
 def test_answers_are_counted_by_path_and_not_by_what_clients_make_up(narrow: Server) -> None:
-    for path in ("/v1/models/a", "/v1/models/b", "/x/1", "/x/2"):
+    for path in ("/v1/models/v1", "/v1/models/m", "/x/1", "/x/2", "/ui/x.js"):
         assert narrow.get(path).status_code == 404
 
     text = narrow.get("/metrics").text
@@ -120,6 +120,7 @@ def test_answers_are_counted_by_path_and_not_by_what_clients_make_up(narrow: Ser
     }
     assert counted["/v1/models/{name}", "404"] == 2
     assert counted["none", "404"] == 2
+    assert counted["/ui/{path}", "404"] == 1
     assert not any("/x" in handler for handler, _ in counted)
 
 

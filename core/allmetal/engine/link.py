@@ -28,13 +28,16 @@ class Link(Protocol):
     @property
     def pid(self) -> int:
         """Of the engine's process."""
+        ...
 
     @property
     def lost(self) -> bool:
         """The engine is gone and will not come back."""
+        ...
 
     async def open(self, front: FrontEnd) -> ipc.Ready:
         """Returns when the engine is loaded.  Raises what loading raised."""
+        ...
 
     def send(self, message: ipc.Message) -> None:
         """Neither waits nor fails; to an engine that is gone it does nothing."""

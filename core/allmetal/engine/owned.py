@@ -34,7 +34,8 @@ class OwnedEngine:
     ) -> None:
         self.lost = False
         self._config, self._factory, self._shared = config, factory, shared
-        self._restart, self._log_format = restart, log_format
+        self._restart = restart
+        self._log_format: LogFormat | None = log_format
         self._front: FrontEnd | None = None
         self._closing = False
         self._restarting: asyncio.Task[None] | None = None

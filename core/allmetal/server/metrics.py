@@ -7,6 +7,7 @@ whichever is asked tells the sum; what the engine counts is told by the engine.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,14 +19,23 @@ from allmetal.engine import ipc
 from allmetal.engine.engine import EngineStats
 from allmetal.server.timeline import Timeline
 
-_SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75)
-_SHORT_S += (1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0)
-_LONG_S = (0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.15, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15)
-_LONG_S += (20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
-_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
-_TOKENS += (200_000, 500_000, 1_000_000)
+Buckets: TypeAlias = tuple[float, ...]
+# fmt: off
+_SHORT_S: Buckets = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5,
+    10, 20, 40, 80,
+)
+_LONG_S: Buckets = (
+    0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.15, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40,
+    50, 60, 120, 240, 480, 960, 1920, 7680,
+)
+_TOKENS: Buckets = (
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000,
+    500_000, 1_000_000,
+)
+# fmt: on
 
-_HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
+_HISTOGRAMS: dict[str, tuple[str, Buckets]] = {
     "time_to_first_token_seconds": ("from arrival to first token", _LONG_S),
     "inter_token_latency_seconds": ("between tokens of a sequence", _SHORT_S),
     "request_time_per_output_token_seconds": ("mean of a request, first token aside", _SHORT_S),

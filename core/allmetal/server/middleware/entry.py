@@ -58,7 +58,10 @@ def _path(scope: Scope) -> str:
     """As the route has it: what clients make up must not become a time series each."""
     if "endpoint" not in scope:
         return "none"
+    if folder := scope.get("root_path"):  # of files
+        return f"{folder}/{{path}}"
     path: str = scope["path"]
-    for name, value in scope.get("path_params", {}).items():
-        path = path.replace(str(value), f"{{{name}}}")
+    for name, value in reversed(scope.get("path_params", {}).items()):
+        before, found, after = path.rpartition(str(value))
+        path = f"{before}{{{name}}}{after}" if found else "other"
     return path

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from allmetal.engine.output import Prompt
 from allmetal.errors import RequestError
 from allmetal.request import RequestOutput, SamplingParams
-from allmetal.server.bodies import decode
+from allmetal.server.bodies import decode, takes
 from allmetal.server.openai.choices import (
     ChoiceDelta,
     Outputs,
@@ -31,6 +31,7 @@ from allmetal.server.sse import EventStream, unless_disconnected
 from allmetal.server.state import ServerState, state_of
 
 
+@takes(CompletionRequest)
 async def create_completion(request: Request) -> Response:
     state = state_of(request)
     body = decode(await request.body(), CompletionRequest)
