@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -54,11 +55,16 @@ def ours(args: argparse.Namespace, url: str, seed: int, folder: Path) -> dict[st
     return {f"{a} {b}": made["figures"][a][b] for a, b in FIGURES}
 
 
+def served(url: str) -> str:
+    with urllib.request.urlopen(f"{url}/v1/models") as answer:
+        return json.load(answer)["data"][0]["id"]
+
+
 def theirs(args: argparse.Namespace, url: str, seed: int, folder: Path) -> dict[str, float]:
     load = ["--request-rate", str(args.rate)]
     if not args.rate:
         load = ["--request-rate", "inf", "--max-concurrency", str(args.concurrency)]
-    words = [args.vllm, "bench", "serve", "--base-url", url, "--model", "served", *load]
+    words = [args.vllm, "bench", "serve", "--base-url", url, "--model", served(url), *load]
     words += ["--backend", "openai", "--tokenizer", args.tokenizer or args.model]
     words += ["--dataset-name", "random", "--random-input-len", str(args.input_len)]
     words += ["--random-output-len", str(args.output_len), "--num-prompts", str(args.requests)]
