@@ -74,10 +74,14 @@ def _through_int8(x: torch.Tensor) -> torch.Tensor:
 
 
 def _through_float8(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Each token as numbers of `dtype` times one scale, given back as their product."""
+    """Each token as numbers of `dtype` times one scale, given back as their product.
+
+    Multiplied first and divided by the largest, not by the scale, which is rounded already: values
+    of few bits often lie in the middle of two numbers of `dtype`, and are to stay there.
+    """
     most = torch.finfo(dtype).max
-    scale = (x.abs().amax(-1, keepdim=True) / most).clamp_min(torch.finfo(x.dtype).tiny)
-    return (x / scale).clamp(-most, most).to(dtype).to(x.dtype) * scale
+    largest = x.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+    return (x * most / largest).clamp(-most, most).to(dtype).to(x.dtype) * (largest / most)
 
 
 def _expand_dense(spec: LinearSpec) -> Expand:

@@ -27,8 +27,9 @@ def round_tokens(
     at = tl.arange(0, BLOCK)
     inside = at < C
     values = tl.load(x + row * x_stride + at, mask=inside, other=0.0).to(tl.float32)
-    # A token of zeros has some scale, not 0: it is divided by.
-    each = tl.maximum(tl.max(tl.abs(values), axis=0) / MOST, 1.1754943508222875e-38)
-    rounded = tl.clamp(tl.div_rn(values, each), -MOST, MOST)
+    # A token of zeros has some largest value, not 0: it is divided by.  And multiplied first, since
+    # a scale is rounded, and what lies in the middle of two numbers of the type is to stay there.
+    largest = tl.maximum(tl.max(tl.abs(values), axis=0), 1.1754943508222875e-38)
+    rounded = tl.clamp(tl.div_rn(values * MOST, largest), -MOST, MOST)
     tl.store(y + row * C + at, rounded.to(y.dtype.element_ty), mask=inside)
-    tl.store(scale + row, each)
+    tl.store(scale + row, largest / MOST)

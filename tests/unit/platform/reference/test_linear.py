@@ -91,12 +91,24 @@ def test_float8_activations_are_rounded_per_token() -> None:
     x = torch.randn(4, C) * torch.tensor([1e-3, 1.0, 1e3, 0.0])[:, None]
     got = op(x, op.pack({"weight": values, "scale": scale}), None)
     for row in range(3):
-        token_scale = x[row].abs().max() / 448
-        rounded = (x[row] / token_scale).to(torch.float8_e4m3fn).double()
+        largest = x[row].abs().max()
+        rounded = (x[row] * 448 / largest).to(torch.float8_e4m3fn).double()
         assert rounded.abs().max() == 448
-        product = values.double() @ rounded * token_scale.double()
+        product = values.double() @ rounded * (largest.double() / 448)
         assert difference(got[row], product * scale[:, 0].double()) < 1e-5
     assert (got[3] == 0).all()
+
+
+def test_what_lies_between_two_float8_numbers_is_rounded_to_the_even_one() -> None:
+    """1.0625 of a largest value 1.75 times a power of 2, and of others that 7 divides."""
+    op = KERNEL.build(replace(SPEC, weight=Float8Weight(act_dtype="float8_e4m3fn")))
+    values = torch.eye(N, C).to(torch.float8_e4m3fn)
+    packed = op.pack({"weight": values, "scale": torch.ones(N, 1)})
+    for largest in (1.75, 1.3125, 1.09375, 1.53125):  # 7, 21, 35 and 49, over powers of 2
+        x = torch.zeros(1, C)
+        x[0, 0], x[0, 1] = largest, largest * 17 / 28  # 448 * 17 / 28 = 272, between 256 and 288
+        got = op(x, packed, None)
+        assert torch.allclose(got[0, 1] / largest, torch.tensor(256 / 448), rtol=1e-5), largest
 
 
 def test_refusals_say_why() -> None:
