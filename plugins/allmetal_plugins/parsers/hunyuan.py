@@ -16,6 +16,12 @@ def _list(script: Script) -> Reading[None]:
     yield from script.soft(_CALLS_END)
 
 
+def is_hunyuan(template: str) -> bool:
+    """Told from others that write the same marks by its turns, or by its marked answers."""
+    marked = _CALLS in template or "</think>" in template
+    return marked and ("<|extra_0|>" in template or "<answer>" in template)
+
+
 SPECS = (
     ParserSpec(
         name="hunyuan_a13b",
@@ -26,7 +32,7 @@ SPECS = (
         ),
         reasoning=True,
         tools=True,
-        detects=lambda template: "<answer>" in template and "</think>" in template,
+        detects=is_hunyuan,
         markers=Markers(start="<think>", end="</think>", forced_end="\n</think>\n<answer>\n"),
     ),
 )

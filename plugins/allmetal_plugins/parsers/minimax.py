@@ -5,6 +5,7 @@ from __future__ import annotations
 from allmetal.parsing import ParserSpec
 from allmetal.parsing.reader import Malformed, Reading
 from allmetal.parsing.script import Script
+from allmetal_plugins.parsers.hunyuan import is_hunyuan
 from allmetal_plugins.parsers.json_calls import call_objects
 from allmetal_plugins.parsers.qwen import THINK_MARKERS
 from allmetal_plugins.parsers.tagged import Format, Thoughts
@@ -61,7 +62,7 @@ SPECS = (
         make=Format(thoughts=Thoughts(broken_by=(_M1,)), calls={_M1: _objects}),
         reasoning=True,
         tools=True,
-        detects=lambda template: _M1 in template and "<answer>" not in template,
+        detects=lambda template: _M1 in template and not is_hunyuan(template),
         markers=THINK_MARKERS,
     ),
 )

@@ -70,7 +70,7 @@ def _thinks(template: str) -> bool:
 
 def _only_thinks(template: str) -> bool:
     """And has none of the calls whose parser looks for thoughts too."""
-    others = ("<tool_call>", "<answer>", "｜", "section_begin|>", *_OTHERS)
+    others = ("<tool_call>", "<tool_calls>", "<answer>", "｜", "section_begin|>", *_OTHERS)
     return _thinks(template) and not any(other in template for other in others)
 
 
