@@ -8,6 +8,7 @@ asynchronous mode, made for tuning); what is launched before it is ready waits f
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from triton.runtime import _async_compile
 from triton.runtime.jit import JITFunction
 
 _MOST_WORKERS = 32
+_SWITCH_SECONDS = 5e-5
 
 
 class _Background:
@@ -28,10 +30,11 @@ class _Background:
         self._pool = pool
         self._known: dict[str, Any] = {}
 
-    def submit(self, key: str, compile_it: Callable[[], Any], finish: Callable[[Any], None]) -> Any:
+    def submit(self, key: str, compile_it: Callable[[], Any], *afterwards: Any) -> Any:
+        """`afterwards`: what Triton does with the kernel; its number differs by version."""
         if key not in self._known:
             future = self._pool.submit(compile_it)
-            self._known[key] = _async_compile.FutureKernel(finish, future)
+            self._known[key] = _async_compile.FutureKernel(*afterwards, future)
         return self._known[key]
 
 
@@ -39,10 +42,15 @@ def compile_ahead(rehearse: Callable[[], None]) -> None:
     """See `allmetal.platform.ahead`.  Not for two threads at once."""
     pool = ThreadPoolExecutor(min(_MOST_WORKERS, os.cpu_count() or 1), "compile")
     token = _async_compile.active_mode.set(_Background(pool))
+    # Compilers walk Python too: a thread that calls into torch and back would wait long for each
+    # return, and what it submits would come late.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(min(interval, _SWITCH_SECONDS))
     try:
         with _compiling_only(), _Zeros():
             rehearse()
     finally:
+        sys.setswitchinterval(interval)
         _async_compile.active_mode.reset(token)
         pool.shutdown(wait=False)  # what was submitted is still done
 
@@ -68,7 +76,8 @@ def _compiling_only() -> Iterator[None]:
 
     def compile_and_keep(self: Any, key: str, signature: Any, device: int, *rest: Any) -> Any:
         kernel = compile_it(self, key, signature, device, *rest)
-        self.device_caches[device][0].setdefault(key, kernel)
+        if kernel is not None:
+            self.device_caches[device][0].setdefault(key, kernel)
         return kernel
 
     JITFunction.run, JITFunction._do_compile = warm_up, compile_and_keep

@@ -1,0 +1,25 @@
+"""Kernels compiled in the background: once each, by other threads, with nothing launched."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="needs triton")
+
+
+def test_kernels_of_a_rehearsal_are_compiled_once_and_by_other_threads(tmp_path: Path) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("compile_ahead.py"))]
+    # Nothing of this process's environment: its kernels are interpreted.
+    env = {"TRITON_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {
+        "compiled": [["gated_activation", False], ["rms_norm", False]],
+        "zeros": [True],
+    }
