@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,8 @@ from timing import measure_ceilings
 found = measure_ceilings()
 print(json.dumps({"bandwidth": found.bandwidth, "matmul": found.matmul}))
 """
+MOST_USED = 3000
+"""MiB of a card that nobody uses: the driver's own."""
 Results = dict[str, Any]
 
 
@@ -57,10 +60,12 @@ def main() -> None:
     parser.add_argument("--alone", default="", help="tests that the rival is spared")
     parser.add_argument("--once", action="store_true", help="do not start a second time")
     parser.add_argument("--rival", type=Path, help="folder with a rival's go.sh")
+    parser.add_argument("--rival-seconds", type=int, default=280, help="for each shape")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--profile", action="store_true", help="name the busiest kernels too")
     parser.add_argument("--options", default="{}", help="JSON of more engine options")
     asked = parser.parse_args()
+    refuse_company()
     ceilings = measured_ceilings()
     print("ceilings: {bandwidth:.4g} bytes/s, {matmul:.4g} operations/s".format(**ceilings))
     found: dict[str, Any] = {"date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
@@ -69,12 +74,31 @@ def main() -> None:
         for name in asked.shapes:
             folder = write(name, Path(scratch, name))
             ours = run_ours(folder, asked, Path(scratch, "kernels", name))
-            rival = run_rival(name, asked.tests, asked.rival) if asked.rival else {}
-            found["shapes"][name] = {"ours": ours, "rival": rival}
+            found["shapes"][name] = result = {"ours": ours, "rival": {}}
+            keep(asked.json, found)
+            if "plan" not in ours:
+                raise SystemExit(f"{name}: no result of ours, so none is asked of the rival")
+            if asked.rival:
+                result["rival"] = run_rival(name, asked)
+                keep(asked.json, found)
             limits = Least(work=work_of(SHAPES[name]), **ceilings)
-            print(table(name, rows(ours, rival, limits)), flush=True)
-            if asked.json:
-                asked.json.write_text(json.dumps(found, indent=1) + "\n")
+            print(table(name, rows(ours, result["rival"], limits)), flush=True)
+
+
+def refuse_company() -> None:
+    """SystemExit where another process holds the card's memory: both would measure each other."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    used = int(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
+    )
+    if used > MOST_USED:
+        raise SystemExit(f"another process holds {used} MiB of the card's memory")
+
+
+def keep(path: Path | None, found: Results) -> None:
+    """After each part: the next may be stopped."""
+    if path is not None:
+        path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def measured_ceilings() -> dict[str, float]:
@@ -122,11 +146,20 @@ def child(folder: Path, arguments: Sequence[str], cache: Path) -> Results:
     return found
 
 
-def run_rival(name: str, tests: str, folder: Path) -> Results:
+def run_rival(name: str, asked: argparse.Namespace) -> Results:
+    """What it had measured when its time was over.  Nothing of it is left running."""
     out = Path(os.environ.get("OUT", "."))
-    command = ["bash", str(folder / "go.sh"), "bench", f"{name}:{tests}"]
-    subprocess.run(command, env={**os.environ, "OUT": str(out)}, check=False)
     path = out / f"vllm-{name}.json"
+    path.unlink(missing_ok=True)
+    command = ["bash", str(asked.rival / "go.sh"), "bench", f"{name}:{asked.tests}"]
+    seconds = str(asked.rival_seconds)
+    environment = {**os.environ, "OUT": str(out), "PEER_T": seconds}
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    try:
+        process.wait(asked.rival_seconds + 60)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     return json.loads(path.read_text()) if path.exists() else {}
 
 
