@@ -14,6 +14,8 @@ from allmetal.platform.policy import policies_of
 from allmetal.platform.specs import FAMILIES
 
 _DTYPES = ("bfloat16", "float16", "float32")
+LONGEST_UNASKED = 1 << 20
+"""Tokens.  Some configs name a number that no memory holds, and mean that there is no limit."""
 
 
 def plan(
@@ -220,8 +222,9 @@ def _max_model_len(rows: _Rows, model: ModelFacts) -> int:
             f"max_model_len {asked} is more than the model's {most}",
             hint=f"--max-model-len {most} or less",
         )
-    got = most if asked is None else asked
-    rows.add("max_model_len", asked, got, by="model" if asked is None else "user")
+    got = min(most, LONGEST_UNASKED) if asked is None else asked
+    reason = f"of the model's {most}: tables grow with it" if got < most and asked is None else ""
+    rows.add("max_model_len", asked, got, by="model" if asked is None else "user", reason=reason)
     return got
 
 

@@ -12,7 +12,7 @@ from allmetal.config import EngineConfig
 from allmetal.errors import ConfigError, FallbackError
 from allmetal.platform.contract import Advice, DeviceInfo, Emulated, ModelFacts, Native, Unsupported
 from allmetal.platform.plan import Decision, Plan, fall_back
-from allmetal.platform.planner import plan
+from allmetal.platform.planner import LONGEST_UNASKED, plan
 from allmetal.platform.policy import Policies
 from allmetal.platform.render import render, to_json, warning
 
@@ -326,3 +326,12 @@ def test_a_model_of_whole_texts_has_room_for_the_longest_and_shares_nothing() ->
         make(model=facts, max_num_batched_tokens=512)
     with pytest.raises(ConfigError, match="computes every text as a whole"):
         make(model=facts, prefix_caching=True)
+
+
+def test_a_config_without_a_sane_limit_gets_one_unless_it_is_asked_for() -> None:
+    endless = replace(MODEL, max_model_len=10**12)
+    made = make(model=endless)
+    assert made.max_model_len == LONGEST_UNASKED
+    (row,) = [row for row in made.decisions if row.feature == "max_model_len"]
+    assert "1000000000000" in row.reason
+    assert make(model=endless, max_model_len=1 << 21).max_model_len == 1 << 21
