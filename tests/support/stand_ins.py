@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from allmetal.config import EngineConfig
 from allmetal.engine.engine import Engine
@@ -117,3 +118,12 @@ def dies_while_loading(config: EngineConfig) -> Engine:
 def never_ready(config: EngineConfig) -> Engine:
     time.sleep(600)
     raise AssertionError
+
+
+def loads_once(config: EngineConfig) -> Engine:
+    """Not again while the file is there that `config.revision` names."""
+    marker = Path(config.revision or "")
+    if marker.exists():
+        raise CheckpointError("the checkpoint is gone")
+    marker.touch()
+    return slow(config)

@@ -23,7 +23,7 @@ def test_answers_do_not_wait_for_the_receipt_of_their_first_half(host: str, show
 def test_an_address_that_is_taken_is_an_error_with_a_hint() -> None:
     with bound(ServerConfig(port=0)) as taken:
         taken.listen()
-        with pytest.raises(ConfigError, match="cannot listen on 127.0.0.1 port") as error:
+        with pytest.raises(ConfigError, match=r"cannot listen on 127\.0\.0\.1 port") as error:
             bound(ServerConfig(port=taken.getsockname()[1]))
 
     assert error.value.hint == "--port 0 takes a free one"
