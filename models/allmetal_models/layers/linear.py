@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import torch
 
+from allmetal.platform import mapped_memory
 from allmetal.platform.specs import LinearSpec, PackedWeight
 from allmetal_models.layers.formats import Rows, Run, fetch, plan_runs
 from allmetal_models.layers.scope import Incoming, Scope
@@ -106,7 +107,11 @@ class _Part:
 def _stack(parts: Sequence[Mapping[str, torch.Tensor]]) -> Mapping[str, torch.Tensor]:
     if len(parts) == 1:
         return parts[0]
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    stacked = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    for tensor in (tensor for part in parts for tensor in part.values()):
+        if tensor.device.type == "cpu":  # what still lies in the checkpoint's file was read late
+            mapped_memory.give_back(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+    return stacked
 
 
 class RowLinear:
