@@ -8,7 +8,8 @@ import ctypes
 import mmap
 import threading
 
-_lock = threading.Lock()
+_lock = threading.RLock()
+# Entered again where the collector of rubbish, at work within, closes another file.
 _ranges: set[tuple[int, int]] = set()
 
 
@@ -28,7 +29,7 @@ def forget(where: tuple[int, int]) -> None:
 def give_back(begin: int, nbytes: int) -> bool:
     """The pages within leave this process, if all are a file's; whether they are.  Best effort."""
     with _lock:
-        if not any(low <= begin and begin + nbytes <= high for low, high in _ranges):
+        if not any(low <= begin and begin + nbytes <= high for low, high in tuple(_ranges)):
             return False
         first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
         length = (begin + nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE

@@ -62,3 +62,19 @@ def test_what_was_a_file_once_is_not_one_for_ever(tmp_path: Path, closed_first: 
         gc.collect()
 
     assert not mapped_memory.give_back(address, 1 << 20)
+
+
+@pytest.mark.timeout(20)
+def test_a_file_may_go_while_pages_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector closes what nobody holds at any moment, the one inside `give_back` included."""
+    gone = mapped_memory.note(4096, 4096)
+    kept = mapped_memory.note(1 << 40, 4096)
+
+    class Closing(int):
+        def __le__(self, other: int) -> bool:
+            mapped_memory.forget(gone)
+            return False
+
+    monkeypatch.setattr(mapped_memory, "_ranges", {gone, kept, (Closing(1), 2)})
+    assert not mapped_memory.give_back(8, 8)
+    assert gone not in mapped_memory._ranges
