@@ -1,6 +1,6 @@
-"""y = x W^T + b over quantised weights in panels: rows interleaved once, at load, so that products
-are made in integers and memory is read in order.  The layout is the instruction set's own, and only
-some have one.
+"""y = x W^T + b over weights in panels: rows interleaved once, at load, so that memory is read in
+order, and products of quantised ones are made in integers.  The layout is the instruction set's
+own, and only some have one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import torch
 
-from allmetal.platform.specs import GGUFWeight, IntWeight, LinearSpec, PackedWeight
+from allmetal.platform.specs import DenseWeight, GGUFWeight, IntWeight, LinearSpec, PackedWeight
 from allmetal.quant.ggml import NAMES
 from allmetal_cpu.native import pages
 from allmetal_cpu.native.library import Library, pointer
@@ -43,6 +43,8 @@ def _kind(spec: LinearSpec) -> int | None:
         case IntWeight(bits=bits, group_size=size):
             group = find_group(size)
             return None if group is None or bits > 8 else (4 if bits <= 4 else 8) * 1000 + group
+        case DenseWeight(dtype="bfloat16"):
+            return 16_000
         case _:
             return None
 
