@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from allmetal.parsing import ParserSpec
+from allmetal.parsing.family import Plain
 from allmetal.platform.hints import HardwareHint
 from allmetal.plugins.hookspecs import GROUP, hookimpl
 from allmetal.plugins.manager import Plugin, Plugins, load_plugins
@@ -127,3 +129,26 @@ def test_built_ins_come_through_the_public_door(monkeypatch: pytest.MonkeyPatch)
     plugins = load_plugins()
     assert {"builtin", "models"} <= {p.name for p in plugins.found if p.builtin and not p.problem}
     assert "llama" in plugins.models()
+
+
+def test_parsers_and_providers_are_gathered_and_a_strangers_replace_built_in_ones(
+    point: Callable[..., EntryPoint],
+) -> None:
+    mine, theirs = (ParserSpec(name="p", make=lambda context: Plain(), tools=t) for t in (1, 0))  # type: ignore[arg-type]
+    plugins = load_plugins(
+        [
+            point("odd", allmetal_parsers=lambda: ["p"]),
+            point("stranger", allmetal_parsers=lambda: [theirs]),
+            point(
+                "core",
+                allmetal_parsers=lambda: [mine],
+                allmetal_structured_providers=lambda: {"x": "m:x"},
+            ),
+        ]
+    )
+    named(plugins, "core").builtin = True
+    plugins.found = tuple(sorted(plugins.found, key=lambda p: not p.builtin))
+
+    assert plugins.parsers() == {"p": theirs}
+    assert plugins.structured_providers() == {"x": "m:x"}
+    assert named(plugins, "odd").problem
