@@ -1,7 +1,8 @@
-"""Compile every kernel, as the usual models have them, for one GPU that need not be here.
+"""Compile kernels, as the usual models have them, for GPUs that need not be here.
 
-Usage: compile_all.py BACKEND ARCH, for instance `cuda 90` or `hip gfx942`.  Prints a JSON list of
-what each takes.  A program of its own, since a process either interprets kernels or compiles them.
+Usage: compile_all.py [--hot] BACKEND:ARCH ..., for instance `cuda:90 hip:gfx942`.  Prints as JSON
+what each kernel takes on each.  `--hot`: those alone that a decode step of a usual model launches.
+A program of its own, since a process either interprets kernels or compiles them.
 """
 
 from __future__ import annotations
@@ -143,24 +144,58 @@ def compile_moe(offered) -> None:  # type: ignore[no-untyped-def]
         op(torch.zeros(num_tokens, 2048, dtype=dtype), torch.zeros(num_tokens, 16), packed)
 
 
-def main() -> None:
-    backend, name = sys.argv[1:]
-    arch = int(name) if name.isdigit() else name
-    target = Target(
-        num_cores=lambda: 100,
-        shared_memory=SHARED_MEMORY[arch],
-        dot_rows=64 if arch in (90, 100) else 16,
-        early=arch in (90, 100, 120),
+def compile_hot(offered) -> None:  # type: ignore[no-untyped-def]
+    compile_attention(LLAMA, offered)
+    compile_input(INPUTS[0], offered)
+    dtype = getattr(torch, DTYPE)
+    x = torch.zeros(2, 4096, dtype=dtype)
+    norm = RMSNormSpec(dtype=DTYPE, dim=4096, eps=1e-6, residual=True)
+    offered["rms_norm"][0].build(norm)(x, x[0], x)
+    gate = GatedActivationSpec(dtype=DTYPE, dim=2048, activation="silu")
+    offered["gated_activation"][0].build(gate)(x)
+    spec = LinearSpec(
+        dtype=DTYPE,
+        in_features=4096,
+        out_features=6144,
+        bias=False,
+        weight=DenseWeight(dtype=DTYPE),
     )
-    offered = kernels(target)
-    with compiling_for(backend, arch) as found:
-        for attention in ATTENTIONS:
-            compile_attention(attention, offered)
-        for given in INPUTS:
-            compile_input(given, offered)
-        compile_the_rest(offered)
-        compile_moe(offered)
-    print(json.dumps([asdict(usage) for usage in found]))
+    op = offered["linear"][0].build(spec)
+    op(x[:1], op.pack({"weight": torch.zeros(6144, 4096, dtype=dtype)}), None)
+    op, logits, ones = (
+        offered["sampling"][0].build(SamplingSpec(vocab_size=151_936)),
+        torch.zeros(2, 151_936),
+        torch.ones(2),
+    )
+    op(logits, ones, torch.ones(2, dtype=torch.int32), ones, ones, ones)
+
+
+def compile_everything(offered) -> None:  # type: ignore[no-untyped-def]
+    for attention in ATTENTIONS:
+        compile_attention(attention, offered)
+    for given in INPUTS:
+        compile_input(given, offered)
+    compile_the_rest(offered)
+    compile_moe(offered)
+
+
+def main() -> None:
+    hot, names = "--hot" in sys.argv, [name for name in sys.argv[1:] if name != "--hot"]
+    taken = {}
+    for name in names:
+        backend, number = name.split(":")
+        arch = int(number) if number.isdigit() else number
+        target = Target(
+            num_cores=lambda: 100,
+            shared_memory=SHARED_MEMORY[arch],
+            dot_rows=64 if arch in (90, 100) else 16,
+            early=arch in (90, 100, 120),
+        )
+        offered = kernels(target)
+        with compiling_for(backend, arch) as found:
+            (compile_hot if hot else compile_everything)(offered)
+        taken[name] = [asdict(usage) for usage in found]
+    print(json.dumps(taken))
 
 
 if __name__ == "__main__":
