@@ -25,7 +25,7 @@ from allmetal.testing.batches import paged_batch
 from allmetal_cpu.native import attention, attention_input, gated_activation, linear, rms_norm
 from allmetal_cpu.native import sampling as native_sampling
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def exact(family: str, spec: Any) -> Any:
