@@ -29,4 +29,5 @@ def link_ahead() -> None:
     # Through ctypes' call of the function, and not by ctypes.CDLL, which keeps the interpreter's
     # lock.
     arguments = str(folder / "libtorch_python.so").encode(), os.RTLD_NOW
-    threading.Thread(target=ctypes.CDLL(None).dlopen, args=arguments, daemon=True).start()
+    # Not a daemon: a process that ends while its libraries are set up crashes on the way out.
+    threading.Thread(target=ctypes.CDLL(None).dlopen, args=arguments).start()
