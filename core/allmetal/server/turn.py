@@ -107,6 +107,8 @@ async def prepare(state: ServerState, asked: Asked, sampling: SamplingParams) ->
     thinking = thinking_of(
         family, tokenizer, end, budget=asked.thinking_budget, constrained=structured is not None
     )
+    if demanded and _calls_instead_of_answering(state.family):
+        thinking = None  # so that the calls come at once
     return Turn(
         prompt=prompt,
         sampling=replace(
@@ -127,6 +129,12 @@ def _family(state: ServerState, *, demanded: bool) -> Family:
     if not demanded:
         return family
     return replace(family, tools=plugins().parsers()[_CALLS_PARSER])
+
+
+def _calls_instead_of_answering(family: Family) -> bool:
+    """Whether thoughts may lead to a call in the model's own form, with no answer ever begun."""
+    both = family.reasoning is not None and family.reasoning is family.tools
+    return both and family.markers is not None and family.markers.open
 
 
 def _template(asked: Asked) -> dict[str, Any]:
@@ -157,11 +165,18 @@ def thinking_of(
     before = prompt_end.rstrip()
     if before.endswith(markers.end.strip()):
         return None
+    start = _ids(tokenizer, markers.start)
+    begun = markers.open or before.endswith(markers.start.strip())
+    if budget and not begun and len(start) != 1:
+        raise RequestError(
+            "this model's reasoning does not begin with one token, so that it could not be bounded",
+            hint="leave the budget out, or ask the chat template to begin it",
+        )
     return Thinking(
-        start=_ids(tokenizer, markers.start),
+        start=start,
         end=_ids(tokenizer, markers.end),
         forced=_ids(tokenizer, markers.forced_end),
-        open=markers.open or before.endswith(markers.start.strip()),
+        open=begun,
         budget=budget,
     )
 

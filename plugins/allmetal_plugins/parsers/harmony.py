@@ -88,6 +88,7 @@ SPECS = tuple(
             start=f"{_CHANNEL}analysis{_MESSAGE}",
             end=f"{_CHANNEL}final{_MESSAGE}",
             forced_end=f"<|end|>{_START}assistant{_CHANNEL}final{_MESSAGE}",
+            open=True,
         ),
     )
     for name, detects in (
