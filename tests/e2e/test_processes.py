@@ -142,3 +142,17 @@ def test_sigterm_lets_their_open_requests_end(tiny_llama: Path) -> None:
     assert all(gone(each) for each in processes)
     assert "Traceback" not in server.log
     assert "Fatal" not in server.log
+
+
+def test_a_killed_supervisor_takes_all_of_them_along(tiny_llama: Path) -> None:
+    server = Server(tiny_llama, "--api-processes", "2")
+    stream = Stream(server)
+    until(lambda: stream.num_events > 3, 30)
+    processes = [server.engine, *server.workers]
+    assert len(processes) == 3
+
+    server.process.kill()
+
+    until(lambda: all(gone(each) for each in processes), 3)
+    stream.join(5)
+    assert isinstance(stream.error, httpx.TransportError)

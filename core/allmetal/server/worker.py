@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import sys
 import threading
 
 from allmetal import logs
+from allmetal.config import metrics_dir
 from allmetal.engine import ipc
 from allmetal.engine.async_engine import AsyncEngine
 from allmetal.engine.link import as_dead
@@ -64,6 +66,8 @@ class _Worker:
         """In a thread, so that it hears of the end whatever the loop does."""
         while (order := control.read(sys.stdin.buffer)) is not None:
             loop.call_soon_threadsafe(self._obey, order)
+        if (folder := metrics_dir()) is not None:  # nobody is left to do it
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(3)
 
     def _obey(self, order: control.Order) -> None:
