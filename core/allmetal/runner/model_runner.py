@@ -140,6 +140,8 @@ class ModelRunner:
             vars(self).pop(name, None)
 
     def _record(self, plan: Plan) -> Sequence[Decision]:
+        if not plan.graph_sizes and self._compile_ahead is None:
+            return ()
         model, state, uploader = self._model, self._state, self._uploader
         decode = DecodeGraphs(
             model=model,
