@@ -29,6 +29,10 @@ AM_API(bf16, uint16_t)
 AM_API(f32, float)
 extern "C" void am_sampling_f32(int64_t*, const float*, const float*, const int32_t*, const float*,
                                 const float*, const float*, int64_t, int64_t);
+extern "C" int64_t am_panel_bytes(int64_t, int64_t, int);
+extern "C" void am_pack_panels(uint8_t*, const void*, const float*, int64_t, int64_t, int);
+extern "C" void am_linear_panels_bf16(uint16_t*, const uint16_t*, const uint8_t*, const float*,
+                                      const uint16_t*, int64_t, int64_t, int64_t, int, int);
 extern "C" void am_set_threads(int);
 extern "C" void am_limit_isa(const char*);
 extern "C" const char* am_isa();
@@ -106,6 +110,35 @@ void linears() {
     const int64_t blocks = upto(1, elements == 32 ? 12 : 5), channels = blocks * elements;
     K::linear_blocks(y.data(), some<T>(M * channels).data(), some<uint8_t>(N * blocks * bytes).data(),
                      b, M, N, channels, type);
+  }
+}
+
+// Weights of all kinds of panels, where the instruction set has them.
+void panels() {
+  struct Kind {
+    int kind, elements, bytes, act_bits;
+  };
+  static const Kind kinds[] = {
+      {2, 32, 18, 16},   {3, 32, 20, 16},    {6, 32, 22, 16},    {7, 32, 24, 16},
+      {8, 32, 34, 16},   {12, 256, 144, 16}, {13, 256, 176, 16}, {14, 256, 210, 16},
+      {8000, 1, 1, 16},  {8000, 1, 1, 8},    {8032, 32, 32, 16}, {8064, 64, 64, 8},
+      {8128, 128, 128, 16}, {4000, 1, 1, 16}, {4000, 1, 1, 8},   {4032, 32, 32, 8},
+      {4064, 64, 64, 16},   {4128, 128, 128, 16}, {16000, 2, 4, 16}};
+  const int64_t M = upto(0, 1) ? upto(0, 8) : upto(0, 300), N = upto(1, 150);
+  auto y = some<uint16_t>(M * N), bias = some<uint16_t>(N);
+  const uint16_t* b = upto(0, 1) ? bias.data() : nullptr;
+  for (const auto& [kind, elements, bytes, act_bits] : kinds) {
+    const int64_t blocks = upto(1, elements < 32 ? 500 : elements == 256 ? 5 : 12);
+    const int64_t C = blocks * elements, size = am_panel_bytes(N, C, kind);
+    if (!size) continue;
+    auto w = some<uint8_t>(N * blocks * bytes);
+    auto scale = some<float>(kind >= 4000 ? N * blocks : 1), whole = some<float>(N);
+    auto* packed = static_cast<uint8_t*>(std::aligned_alloc(64, size));
+    am_pack_panels(packed, w.data(), scale.data(), N, C, kind);
+    am_linear_panels_bf16(y.data(), some<uint16_t>(M * C).data(), packed,
+                          kind == 8000 || kind == 4000 ? whole.data() : nullptr, b, M, N, C, kind,
+                          act_bits);
+    std::free(packed);
   }
 }
 
@@ -194,6 +227,7 @@ int main(int argc, char** argv) {
       linears<Bf16>(), linears<F32>();
       attentions<Bf16>(), attentions<F32>();
       elementwise<Bf16>(), elementwise<F32>();
+      panels();
       samplings();
     }
   }
