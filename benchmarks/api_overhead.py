@@ -74,7 +74,9 @@ def processes(pid: int) -> dict[str, float]:
     root = psutil.Process(pid)
     for process in (root, *root.children(recursive=True)):
         words = " ".join(process.cmdline()) + process.name()
-        part = "engine" if "engine" in words.lower().replace("engine.service", "engine") else "api"
+        # A worker of ours speaks HTTP; one of vLLM's computes.
+        computes = any(name in words.lower() for name in ("engine", "vllm::worker"))
+        part = "engine" if computes else "api"
         seconds["api" if process.pid == pid else part] += sum(process.cpu_times()[:2])
     return seconds
 
