@@ -75,11 +75,12 @@ class PoolingRunner:
         return ()
 
     def release(self) -> None:
-        """Let go of all that `allocate` took; it may be called again."""
+        """Let go of all that `allocate` took, if anything; it may be called again."""
         nothing = torch.empty(0, device=self._target)
         count = len(self._model.attention_ops)
         self._model.bind_caches([nothing] * count, [0] * count)
-        del self._state, self._inputs
+        for name in ("_state", "_inputs"):
+            vars(self).pop(name, None)
 
     def execute(self, step: StepPlan) -> StepOutput:
         return self.launch(step).collect()

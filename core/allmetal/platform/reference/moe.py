@@ -71,25 +71,29 @@ def _of(weights: Mapping[str, torch.Tensor], expert: int) -> Mapping[str, torch.
     return {name: tensor[expert] for name, tensor in weights.items()}
 
 
-def _parts(spec: MoESpec) -> tuple[LinearSpec, GatedActivationSpec, LinearSpec]:
-    # Between the parts nothing is rounded: only the result is.
-    wide = "float64" if spec.dtype == "float64" else "float32"
+def parts(spec: MoESpec, dtype: str) -> tuple[LinearSpec, GatedActivationSpec, LinearSpec]:
+    """What one expert is made of: gate and up, what joins them, and down, computed in `dtype`."""
 
     def product(inputs: int, outputs: int, weight: WeightFormat) -> LinearSpec:
         return LinearSpec(
-            dtype=wide, in_features=inputs, out_features=outputs, bias=False, weight=weight
+            dtype=dtype, in_features=inputs, out_features=outputs, bias=False, weight=weight
         )
 
     inner = spec.intermediate_size
     return (
         product(spec.hidden_size, 2 * inner, spec.gate_up),
-        GatedActivationSpec(dtype=wide, dim=inner, activation=spec.activation),
+        GatedActivationSpec(dtype=dtype, dim=inner, activation=spec.activation),
         product(inner, spec.hidden_size, spec.down),
     )
 
 
+def _wide_parts(spec: MoESpec) -> tuple[LinearSpec, GatedActivationSpec, LinearSpec]:
+    """Between them nothing is rounded: only the result is."""
+    return parts(spec, "float64" if spec.dtype == "float64" else "float32")
+
+
 def _refuse(spec: MoESpec) -> str | None:
-    gate_up, activation, down = _parts(spec)
+    gate_up, activation, down = _wide_parts(spec)
     return (
         refuse_dtype(spec.dtype)
         or _refuse_routing(spec)
@@ -115,7 +119,7 @@ def _refuse_routing(spec: MoESpec) -> str | None:
 
 
 def _make(spec: MoESpec) -> MoEOp:
-    gate_up, activation, down = _parts(spec)
+    gate_up, activation, down = _wide_parts(spec)
     return _MoE(
         spec,
         linear.KERNEL.build(gate_up),

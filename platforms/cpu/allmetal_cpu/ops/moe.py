@@ -24,7 +24,6 @@ from allmetal.platform.specs import (
     MoEOp,
     MoESpec,
     PackedWeight,
-    WeightFormat,
 )
 
 
@@ -57,22 +56,8 @@ class GroupedExperts:
     def _parts(
         self, spec: MoESpec
     ) -> tuple[tuple[Sequence[AnyKernel], LinearSpec | GatedActivationSpec], ...]:
-        def product(inputs: int, outputs: int, weight: WeightFormat) -> LinearSpec:
-            return LinearSpec(
-                dtype=spec.dtype,
-                in_features=inputs,
-                out_features=outputs,
-                bias=False,
-                weight=weight,
-            )
-
-        hidden, inner = spec.hidden_size, spec.intermediate_size
-        gate = GatedActivationSpec(dtype=spec.dtype, dim=inner, activation=spec.activation)
-        return (
-            (self.linear, product(hidden, 2 * inner, spec.gate_up)),
-            (self.activation, gate),
-            (self.linear, product(inner, hidden, spec.down)),
-        )
+        gate_up, activation, down = reference.parts(spec, spec.dtype)
+        return (self.linear, gate_up), (self.activation, activation), (self.linear, down)
 
 
 def _first(
