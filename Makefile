@@ -13,6 +13,10 @@ MODEL ?= .demo/gemma-3-270m-q4_k_m.gguf
 # torch's CPU build drives no other.
 PLATFORM ?= cpu
 
+# Tests run side by side, each file in one process: its models and servers are made once.
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
 .DEFAULT_GOAL := all
 .PHONY: all demo install check lint types imports docs docs-check unit test test-vendors bench clean
 
@@ -57,10 +61,10 @@ docs-check: install
 	$(BIN)/python -m cogapp -I docs --check --diff $(shell grep -rlF '[[[cog' --include='*.md' README.md docs)
 
 unit: install
-	$(BIN)/python -m pytest -q tests/unit platforms -m 'not slow and not packaging'
+	$(PYTEST) -q tests/unit platforms -m 'not slow and not packaging'
 
 test: install
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # Platforms against their vendors' own software, in environments of their own under .vendors; NAMES
 # chooses some, SLOW=1 takes what is long too.
