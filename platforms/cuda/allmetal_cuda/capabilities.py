@@ -24,7 +24,6 @@ def compute_capability(device: DeviceInfo) -> int | None:
 
 
 def table(device: DeviceInfo) -> CapabilityTable:
-    one_rank = Unsupported("allmetal-cuda has no communicator yet: one process drives one GPU")
     expanded = Emulated("the reference kernel expands weights at every use: slow")
     capabilities: dict[str, Capability] = {
         "async_scheduling": Native("streams and events"),
@@ -44,9 +43,9 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "attention.sinks": Native("triton_attention"),
         "mla": Unsupported("allmetal-cuda has no latent attention kernel yet"),
         "moe": Native("triton_moe"),
-        "collective.all_reduce": one_rank,
-        "collective.all_gather": one_rank,
-        "collective.all_to_all": one_rank,
+        "collective.all_reduce": Native("NCCL"),
+        "collective.all_gather": Native("NCCL"),
+        "collective.all_to_all": Unsupported("allmetal-cuda's communicator has none yet"),
     }
     return capabilities
 

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import gc
 import importlib.util
-from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +12,6 @@ from allmetal.platform.contract import DeviceInfo, ModelFacts, Native, Supported
 from allmetal.platform.specs import DenseWeight, IntWeight, LinearSpec
 from allmetal_cuda import CudaPlatform
 from allmetal_cuda.advice import advise, graph_sizes
-from allmetal_cuda.device import CudaGraphs
 from allmetal_cuda.ops.linear import CublasLinear
 
 H200 = DeviceInfo(index=0, name="NVIDIA H200", total_memory=141 << 30, arch="sm_90")
@@ -137,59 +133,6 @@ def test_a_large_card_runs_more_sequences_at_once() -> None:
     for gib, most in sizes.items():
         advice = advise(replace(H200, total_memory=gib << 30), MODEL)
         assert advice.max_num_seqs == most == max(advice.graph_sizes)
-
-
-class Allocator:
-    """What torch's allocator does about the pools of graphs: a count for each, and no way back."""
-
-    def __init__(self) -> None:
-        self.users: dict[int, int] = {}
-        self.named = 0
-
-    def graph_pool_handle(self) -> int:
-        self.named += 1
-        return self.named
-
-    def graph(self) -> Any:
-        users = self.users
-
-        class Graph:
-            def capture_begin(self, pool: int, capture_error_mode: str) -> None:
-                assert users.get(pool) != 0, "the pool was let go"
-                users[pool] = users.get(pool, 0) + 1
-                self.pool = pool
-
-            def capture_end(self) -> None: ...
-            def __del__(self) -> None:
-                users[self.pool] -= 1
-
-        return Graph()
-
-
-def test_a_pool_whose_last_graph_is_gone_is_not_named_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    allocator = Allocator()
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", allocator.graph_pool_handle)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", allocator.graph)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda _: None)
-    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
-    graphs = CudaGraphs("cuda:0")
-
-    def fails() -> None:
-        raise ValueError("cannot be recorded")
-
-    with pytest.raises(ValueError, match="cannot be recorded"):
-        graphs.capture(fails)
-    gc.collect()
-    first = graphs.capture(lambda: None)
-    second = graphs.capture(lambda: None)
-    assert allocator.users == {1: 0, 2: 2}
-    del first, second
-    gc.collect()
-    assert graphs.capture(lambda: None)
-    assert allocator.users[2] == 0
 
 
 def test_cublas_takes_dense_weights_of_the_models_dtype() -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 
+from allmetal.errors import PlatformError
 from allmetal.platform.contract import (
     Advice,
     CommunicatorFactory,
@@ -41,6 +42,23 @@ class TorchModule:
     @property
     def api(self) -> Any:
         return getattr(torch, self.type)
+
+
+def ordinal_of(info: DeviceInfo, module: TorchModule, *, hidden_by: str) -> int:
+    """torch's number of the device: it counts in an order of its own, and only those it may see.
+
+    Raises PlatformError for one it may not see, which `hidden_by` explains.
+    """
+    address = info.traits.get("pci")
+    count = module.api.device_count()
+    if address is None:
+        return min(info.index, count - 1)
+    for ordinal in range(count):
+        facts: Any = module.api.get_device_properties(ordinal)
+        where = f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}."
+        if address.startswith(where):
+            return ordinal
+    raise PlatformError(f"{info.name} at {address} is hidden from this process", hint=hidden_by)
 
 
 class TorchGPU:

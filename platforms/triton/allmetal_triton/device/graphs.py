@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakSet
 
 from allmetal.errors import GraphError
 from allmetal.platform.contract import Graph
@@ -20,12 +21,16 @@ class Graphs:
         self._module, self._api, self._device = module, module.api, torch_device
         self._pool: Any = None
         self._stream: Any = None
+        self._made: WeakSet[Any] = WeakSet()
 
     def capture(self, run: Callable[[], object]) -> Graph:
         """Raises GraphError where `run` does what cannot be recorded."""
         assert self._module.graph is not None
         if self._stream is None:
             self._stream = self._api.Stream(self._device)
+        if not self._made:
+            # The allocator lets a pool go with its last graph, also one that failed, and takes
+            # its name for an error from then on.
             self._pool = self._api.graph_pool_handle()
         graph = self._module.graph()
         # Not torch's own context manager: it empties the allocator's caches every time, and leaves
@@ -42,4 +47,5 @@ class Graphs:
                     raise GraphError(f"the step cannot be recorded: {error}") from error
                 raise
             graph.capture_end()
+        self._made.add(graph)
         return cast("Graph", graph)
