@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -29,3 +30,13 @@ def test_torchs_libraries_are_linked_before_torch_is_imported() -> None:
         check=True,
     ).stdout.strip()
     assert linked == f"{host_only == 'None' and sys.platform == 'linux'} False"
+
+
+def test_threads_are_told_to_sleep_before_their_library_is_linked() -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    environment["OMP_DISPLAY_ENV"] = "VERBOSE"  # what GNU's OpenMP will do, as it is linked
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=True
+    )
+    spins = [line for line in done.stderr.splitlines() if "GOMP_SPINCOUNT" in line]
+    assert all("'0'" in line for line in spins), spins

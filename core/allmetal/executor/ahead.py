@@ -12,6 +12,8 @@ import sys
 import threading
 from pathlib import Path
 
+from allmetal.config import let_threads_sleep
+
 _HOST_ONLY = frozenset({"libtorch_cpu", "libtorch_python", "libtorch_global_deps"})
 
 
@@ -26,6 +28,7 @@ def link_ahead() -> None:
     # Builds for other devices bring libraries that torch loads in an order of its own.
     if any(path.stem not in _HOST_ONLY for path in folder.glob("libtorch_*.so")):
         return
+    let_threads_sleep()  # read when OpenMP's library is linked, which is now
     # Through ctypes' call of the function, and not by ctypes.CDLL, which keeps the interpreter's
     # lock.
     arguments = str(folder / "libtorch_python.so").encode(), os.RTLD_NOW
