@@ -50,7 +50,7 @@ def ordinal_of(info: DeviceInfo, module: TorchModule, *, hidden_by: str) -> int:
     Raises PlatformError for one it may not see, which `hidden_by` explains.
     """
     address = info.traits.get("pci")
-    count = module.api.device_count()
+    count: int = module.api.device_count()
     if address is None:
         return min(info.index, count - 1)
     for ordinal in range(count):
