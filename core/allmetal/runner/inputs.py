@@ -99,9 +99,9 @@ class InputBuilder:
         if decode:
             rows, positions, token_slots = self._ramp[:num_seqs], lens - 1, slots
         else:
-            rows = torch.repeat_interleave(starts.diff(), output_size=num_tokens)  # [T] of B
-            ends = (lens - starts[1:]).index_select(0, rows)
-            positions = self._ramp[:num_tokens] + ends
+            ramp = self._ramp[:num_tokens]
+            rows = torch.searchsorted(starts[1:], ramp, right=True)  # [T] of B
+            positions = ramp + (lens - starts[1:]).index_select(0, rows)
             token_slots = slots.index_select(0, rows)
         query_start = self._ramp32[: num_seqs + 1] if decode else starts.to(torch.int32)
         places = Places(slots=slots, rows=rows, token_slots=token_slots, positions=positions)

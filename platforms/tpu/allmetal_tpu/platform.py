@@ -1,12 +1,10 @@
-"""The tpu platform.  Probing works; the device layer and the kernels are not written yet."""
+"""The tpu platform."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from allmetal.errors import PlatformError
-from allmetal.platform.capabilities import FEATURES
 from allmetal.platform.contract import (
     DEFAULT_OPTIONS,
     AnyKernel,
@@ -15,32 +13,33 @@ from allmetal.platform.contract import (
     DeviceInfo,
     OpenOptions,
     Probe,
-    Unsupported,
 )
+from allmetal_tpu import capabilities
 from allmetal_tpu.probe import probe
-
-_MISSING = "allmetal-tpu has no device layer and no kernels yet"
 
 
 class TpuPlatform:
-    """Finds devices and refuses to open them.  `root` is where the file system begins."""
+    """Google TPUs, as TorchTPU drives them.  `root` is where the file system begins; `packages`:
+    what is installed, looked up unless given."""
 
     name = "tpu"
     contract_version = 1
 
-    def __init__(self, root: Path = Path("/")) -> None:
-        self._root = root
+    def __init__(self, root: Path = Path("/"), packages: Mapping[str, str] | None = None) -> None:
+        self._root, self._packages = root, packages
 
     def probe(self) -> Probe:
-        return probe(self._root)
+        return probe(self._root, self._packages)
 
     def open(self, device: DeviceInfo, options: OpenOptions = DEFAULT_OPTIONS) -> Device:
-        raise PlatformError(
-            f"{device.name} was found, but cannot be used: {_MISSING}", hint="--platform cpu"
-        )
+        from allmetal_tpu.device import open_device
+
+        return open_device(device)
 
     def capabilities(self, device: DeviceInfo) -> CapabilityTable:
-        return {feature: Unsupported(_MISSING) for feature in FEATURES}
+        return capabilities.table(device)
 
     def kernels(self, device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
-        return {}
+        from allmetal_tpu.kernels import kernels
+
+        return kernels(device)

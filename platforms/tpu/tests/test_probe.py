@@ -1,19 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from allmetal.errors import PlatformError
-from allmetal.platform.contract import Absent, Broken, DeviceInfo, Unsupported
+from allmetal.platform.contract import Absent, Broken, DeviceInfo
 from allmetal.testing.machine import add_pci_device, write_files
 from allmetal_tpu import TpuPlatform
 from allmetal_tpu.probe import probe
 
 GOOGLE, NETWORK_CARD = 0x1AE0, 0x0042
+COMPLETE = {"torch": "2.13.0", "torch-tpu": "0.2.0", "libtpu": "0.0.52"}
 
 
-def machine_with_four_chips(root: Path, *, device: int = 0x0063, node: str = "dev/vfio/") -> None:
+def machine_with_four_chips(
+    root: Path, *, device: int = 0x0063, node: str = "dev/vfio/", driver: str = "vfio-pci"
+) -> None:
     for n in range(4):
         add_pci_device(
             root,
@@ -21,9 +24,21 @@ def machine_with_four_chips(root: Path, *, device: int = 0x0063, node: str = "de
             vendor=GOOGLE,
             device=device,
             base_class=0xFF,
-            driver="vfio-pci",
+            driver=driver,
         )
         write_files(root, {f"{node}{n}": ""})
+
+
+def broken(root: Path, packages: Mapping[str, str] = COMPLETE) -> str:
+    found = probe(root, packages)
+    assert isinstance(found, Broken), found
+    return found.reason
+
+
+def devices(root: Path) -> list[DeviceInfo]:
+    found = probe(root, COMPLETE)
+    assert not isinstance(found, Absent | Broken), found
+    return list(found)
 
 
 def test_on_a_machine_without_tpu_the_reason_names_what_was_looked_for() -> None:
@@ -36,53 +51,101 @@ def test_on_a_machine_without_tpu_the_reason_names_what_was_looked_for() -> None
 
 
 @pytest.mark.parametrize(
-    ("device", "node", "generation"),
-    [(0x005E, "dev/accel", "v4"), (0x0063, "dev/vfio/", "v5e"), (0x006F, "dev/vfio/", "v6e")],
+    ("device", "node", "generation", "gib"),
+    [
+        (0x005E, "dev/accel", "v4", 32),
+        (0x0062, "dev/vfio/", "v5p", 95),
+        (0x0063, "dev/vfio/", "v5e", 16),
+        (0x006F, "dev/vfio/", "v6e", 32),
+    ],
 )
-def test_chips_are_found_with_their_generation(
-    tmp_path: Path, device: int, node: str, generation: str
+def test_chips_are_found_with_their_generation_and_memory(
+    tmp_path: Path, device: int, node: str, generation: str, gib: int
 ) -> None:
     machine_with_four_chips(tmp_path, device=device, node=node)
 
-    found = probe(tmp_path, lambda: True)
+    found = devices(tmp_path)
 
-    assert not isinstance(found, Absent | Broken)
     assert [(n, f"TPU {generation}", generation, f"0000:00:0{4 + n}.0") for n in range(4)] == [
         (d.index, d.name, d.arch, d.traits["pci"]) for d in found
     ]
+    assert {d.total_memory for d in found} == {gib << 30}
+
+
+def test_a_chip_of_two_devices_is_found_twice_with_half_its_memory(tmp_path: Path) -> None:
+    machine_with_four_chips(tmp_path, device=0x0076)
+
+    found = devices(tmp_path)
+
+    assert [d.index for d in found] == list(range(8))
+    assert {d.total_memory for d in found} == {96 << 30}
 
 
 def test_googles_network_card_is_no_tpu(tmp_path: Path) -> None:
     add_pci_device(tmp_path, "0000:00:01.0", vendor=GOOGLE, device=NETWORK_CARD, base_class=0x02)
 
-    assert isinstance(probe(tmp_path, lambda: True), Absent)
+    assert isinstance(probe(tmp_path, COMPLETE), Absent)
 
 
 def test_a_chip_without_device_file_is_broken(tmp_path: Path) -> None:
     machine_with_four_chips(tmp_path, node="elsewhere/")
 
-    found = probe(tmp_path, lambda: True)
+    reason = broken(tmp_path)
 
-    assert isinstance(found, Broken)
-    assert "/dev/vfio" in found.reason
+    assert "/dev/vfio" in reason
+    assert "--privileged" in reason
 
 
-def test_a_missing_runtime_is_broken_and_says_what_to_install(tmp_path: Path) -> None:
+def test_a_chip_without_driver_is_told_apart_from_one_that_a_container_hides(
+    tmp_path: Path,
+) -> None:
+    machine_with_four_chips(tmp_path, node="elsewhere/", driver="")
+
+    assert "modprobe vfio-pci" in broken(tmp_path)
+
+
+def test_a_generation_that_torchtpu_does_not_run_on_is_broken(tmp_path: Path) -> None:
+    machine_with_four_chips(tmp_path, device=0x0027, node="dev/accel")
+
+    assert "v4 and later, and this is v2 or v3" in broken(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("packages", "said"),
+    [
+        ({}, ["not the Python package torch:", "pip install torch torch-tpu libtpu"]),
+        ({"torch": "2.13.0+cpu"}, ["torch-tpu", "pip install torch-tpu libtpu"]),
+        (
+            {"torch": "2.9.1", "torch-xla": "2.9.0"},
+            ["torch-xla 2.9.0, of the older line", 'pip install "torch>=2.11,<2.16" torch-tpu'],
+        ),
+        (
+            {"torch": "2.13.0", "torch-xla": "2.9.0"},
+            ["torch-xla 2.9.0, of the older line", "pip install torch-tpu libtpu"],
+        ),
+        (
+            {**COMPLETE, "torch": "2.9.1"},
+            ["made for torch 2.11 to 2.15, and this is 2.9.1", 'pip install "torch>=2.11,<2.16"'],
+        ),
+        ({**COMPLETE, "torch": "2.16.0"}, ["made for torch 2.11 to 2.15, and this is 2.16.0"]),
+        ({"torch": "2.13.0", "torch-tpu": "0.2.0"}, ["pip install libtpu"]),
+        ({**COMPLETE, "torch-xla": "2.9.0"}, ["pip uninstall torch-xla"]),
+    ],
+)
+def test_what_of_the_software_is_missing_or_does_not_fit_is_said(
+    tmp_path: Path, packages: Mapping[str, str], said: list[str]
+) -> None:
     machine_with_four_chips(tmp_path)
 
-    found = probe(tmp_path, lambda: False)
+    reason = broken(tmp_path, packages)
 
-    assert isinstance(found, Broken)
-    assert "pip install libtpu" in found.reason
+    assert reason.startswith("TPU at 0000:00:04.0, but ")
+    for words in said:
+        assert words in reason
 
 
-def test_a_found_device_is_not_opened_and_no_feature_is_claimed() -> None:
-    chip = DeviceInfo(index=0, name="TPU v5e", total_memory=0, arch="v5e")
-    platform = TpuPlatform()
+@pytest.mark.parametrize("torch", ["2.11.0", "2.13.0+cpu", "2.15.1"])
+def test_the_torches_that_torchtpu_is_made_for_are_taken(tmp_path: Path, torch: str) -> None:
+    machine_with_four_chips(tmp_path)
 
-    with pytest.raises(PlatformError, match="TPU v5e was found, but") as error:
-        platform.open(chip)
-
-    assert error.value.hint == "--platform cpu"
-    assert all(isinstance(c, Unsupported) for c in platform.capabilities(chip).values())
-    assert platform.kernels(chip) == {}
+    assert len(list(probe(tmp_path, {**COMPLETE, "torch": torch}))) == 4  # type: ignore[arg-type]
