@@ -9,6 +9,7 @@ from allmetal.platform.contract import DeviceInfo
 from allmetal_cuda.advice import advise
 from allmetal_triton.device.collectives import TorchCollectives
 from allmetal_triton.device.gpu import TorchGPU, TorchModule, ordinal_of
+from allmetal_triton.device.launcher import check_launcher
 
 OLDEST = (8, 0)
 """Ampere: the first with bfloat16 and asynchronous copies, which the kernels are written for."""
@@ -42,6 +43,7 @@ def open_device(info: DeviceInfo) -> TorchGPU:
             f"{info.name} has compute capability {has}; the kernels need {needs} or newer",
             hint="--platform cpu",
         )
+    check_launcher(info.name)
     return TorchGPU(
         info,
         CUDA,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +81,24 @@ def test_a_model_larger_than_the_card_is_refused_before_memory_is_taken(tmp_path
     with pytest.raises(ConfigError, match=r"weights take 7\d\d\.\d\d GiB in bfloat16, and .* free"):
         Engine.from_config(EngineConfig(model=str(tmp_path), load_format="dummy", platform="cuda"))
     assert torch.cuda.memory_allocated() - before < 1 << 28
+
+
+def test_a_machine_without_a_compiler_is_refused_when_the_device_is_opened(tmp_path: Path) -> None:
+    """Really: with nothing in Triton's cache, and a compiler that is not there."""
+    opened = (
+        "from allmetal_cuda import CudaPlatform\n"
+        "from allmetal.errors import PlatformError\n"
+        "platform = CudaPlatform()\n"
+        "try: platform.open(platform.probe()[0])\n"
+        "except PlatformError as error: print(error.message, error.hint, sep='\\n')\n"
+    )
+    env = {**os.environ, "CC": "/nowhere/cc", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", opened]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+    message, hint = done.stdout.splitlines()
+    assert "Triton cannot build what launches its kernels" in message
+    assert "/nowhere/cc" in message
+    assert "install a C compiler" in hint
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "top_p": 0.9}], ids=str)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import importlib.util
+import sys
 from dataclasses import replace
 
 import pytest
@@ -10,9 +10,10 @@ from allmetal.errors import PlatformError
 from allmetal.platform.capabilities import FEATURES
 from allmetal.platform.contract import DeviceInfo, ModelFacts, Native, Supported, Unsupported
 from allmetal.platform.specs import DenseWeight, IntWeight, LinearSpec
-from allmetal_cuda import CudaPlatform
+from allmetal_cuda import CudaPlatform, device
 from allmetal_cuda.advice import advise, graph_sizes
 from allmetal_cuda.ops.linear import CublasLinear
+from allmetal_triton.device.launcher import check_launcher
 
 H200 = DeviceInfo(index=0, name="NVIDIA H200", total_memory=141 << 30, arch="sm_90")
 MODEL = ModelFacts(
@@ -34,6 +35,7 @@ def cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(device, "check_launcher", lambda _: None)
 
 
 def test_a_torch_without_cuda_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,10 +89,28 @@ def test_a_gpu_that_torch_may_not_see_is_told_apart(
     assert error.value.hint == "CUDA_VISIBLE_DEVICES leaves it out"
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("triton") is not None, reason="needs a Python without triton"
-)
-def test_without_triton_there_are_no_kernels_and_the_error_says_so() -> None:
+def test_a_triton_that_finds_no_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="needs triton")
+
+    class Unbuilt:
+        @property
+        def utils(self) -> object:
+            raise RuntimeError("Failed to find C compiler. Please specify via CC")
+
+    monkeypatch.setattr("triton.runtime.driver._active", Unbuilt())
+
+    with pytest.raises(PlatformError, match=r"cannot build .*: Failed to find C compiler") as error:
+        check_launcher("NVIDIA H200")
+
+    assert error.value.hint is not None
+    assert "gcc" in error.value.hint
+
+
+def test_without_triton_there_are_no_kernels_and_the_error_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+
     with pytest.raises(PlatformError, match="written in Triton") as error:
         CudaPlatform().kernels(H200)
 
