@@ -1,4 +1,5 @@
-"""On a GPU: recorded steps give the host's tokens, and a steady step never waits."""
+"""On a GPU: recorded steps give the host's tokens, masked or not and after a sleep, and a steady step
+never waits."""
 
 from __future__ import annotations
 
@@ -13,9 +14,12 @@ import torch
 from tiny import make_tiny_llama
 
 from allmetal.config import EngineConfig
+from allmetal.constraint import Thinking
+from allmetal.engine.answers import answer
+from allmetal.engine.asks import Sleep, Wake
 from allmetal.engine.engine import Engine
 from allmetal.platform.specs import FAMILIES
-from allmetal.request import Request, SamplingParams
+from allmetal.request import Request, SamplingParams, TokenDelta
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -128,4 +132,66 @@ def test_a_steady_step_never_waits_for_the_device(folder: Path, sampling: dict[s
         deltas = [engine.step() for _ in range(30)]
     assert used == [6] * 30
     assert all(len(step) == 5 for step in deltas)
+    engine.close()
+
+
+def finish(engine: Engine, found: dict[str, list[int]]) -> dict[str, list[int]]:
+    while engine.has_work:
+        take(engine.step(), found)
+    return found
+
+
+def take(deltas: list[TokenDelta], found: dict[str, list[int]]) -> None:
+    for delta in deltas:
+        assert delta.error is None, delta.error
+        found.setdefault(delta.request_id, []).extend(delta.token_ids)
+
+
+def test_masks_hold_in_recorded_steps_and_leave_the_others_alone(folder: Path) -> None:
+    forced = (40, 41, 7)
+    budgets = {1: 4, 3: 12}
+    asked = requests()[:5]
+    for number, budget in budgets.items():
+        thinking = Thinking(end=forced[-1:], forced=forced, open=True, budget=budget)
+        sampling = replace(asked[number].sampling, thinking=thinking)
+        asked[number] = replace(asked[number], sampling=sampling)
+
+    def served(engine: Engine) -> dict[str, list[int]]:
+        for request in asked:
+            engine.add(request)
+        return finish(engine, {})
+
+    host = engine_of(folder, platform="cpu", kernel=REFERENCE, threads=1)
+    expected = served(host)
+    host.close()
+    for number, budget in budgets.items():
+        assert tuple(expected[f"r{number}"][budget:][:3]) == forced
+    engine = engine_of(folder, platform="cuda", graph_capture=True)
+    used = replays(engine)
+    assert expected == served(engine)
+    assert 6 in used
+    engine.close()
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_what_ran_when_the_engine_slept_goes_on_with_the_same_tokens(
+    folder: Path, level: int
+) -> None:
+    options = {"platform": "cuda", "graph_capture": True, "kv_cache_memory": 1 << 28}
+    engine = engine_of(folder, **options)
+    for request in requests()[:5]:
+        engine.add(request)
+    expected = finish(engine, {})
+    for request in requests()[:5]:
+        engine.add(request)
+    found: dict[str, list[int]] = {}
+    for _ in range(20):
+        take(engine.step(), found)
+    before, deltas = torch.cuda.memory_allocated(), list[TokenDelta]()
+    state: Any = answer(engine, Sleep(level), deltas)
+    take(deltas, found)
+    assert state.freed_bytes >= 1 << 28
+    assert before - torch.cuda.memory_allocated() >= 1 << 28
+    answer(engine, Wake(), deltas)
+    assert expected == finish(engine, found)
     engine.close()
