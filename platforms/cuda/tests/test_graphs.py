@@ -1,5 +1,5 @@
-"""On a GPU: recorded steps give the host's tokens, masked or not and after a sleep, and a steady step
-never waits."""
+"""On a GPU: recorded steps give the host's tokens, masked or not and after a sleep, and a steady
+step never waits."""
 
 from __future__ import annotations
 
