@@ -10,7 +10,10 @@ from allmetal.platform.contract import Graph
 
 
 class CompiledSteps:
-    """Records a step by having it compiled: what it launches becomes one XLA program."""
+    """Records a step by having it compiled: what it launches becomes one XLA program, which is run
+    at once."""
+
+    computes = True
 
     def capture(self, run: Callable[[], object]) -> Graph:
         program = torch.compile(run, backend="tpu", dynamic=False, fullgraph=True)
