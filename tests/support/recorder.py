@@ -101,6 +101,8 @@ class Recorder:
     captures: int = 0
     replays: int = 0
 
+    computes = False
+
     def capture(self, run: Callable[[], object]) -> Recorded:
         self.captures += 1
         self.fail(self.captures)

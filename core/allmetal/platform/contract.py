@@ -189,11 +189,19 @@ class GraphCapture(Protocol):
     make: a replay overwrites what the one before has left, unless a tensor made while recording is
     still held."""
 
-    def capture(self, run: Callable[[], object]) -> Graph:
-        """Call `run` once, recording what it launches and running none of it.
+    @property
+    def computes(self) -> bool:
+        """Whether recording runs what it records, for little more than a step's time.  Then a
+        step may be recorded when it first comes."""
+        ...
 
-        `run` was called before with the same shapes, so nothing is left to be compiled.  Whatever
-        is raised, here or by `run`, leaves the device as it was.
+    def capture(self, run: Callable[[], object]) -> Graph:
+        """Call `run` once, recording what it launches and, unless it `computes`, running none of
+        it.
+
+        There `run` was called before with the same shapes, so nothing is left to be compiled.
+        Whatever is raised, here or by `run`, leaves the device as it was, but for what `run` did
+        where it computes.
         """
         ...
 

@@ -27,6 +27,8 @@ class _Nothing:
 class _Unrecorded:
     """Records nothing: what is to be recorded was run already, to see what it launches."""
 
+    computes = False
+
     def capture(self, run: Callable[[], object]) -> Graph:
         return _Nothing()
 

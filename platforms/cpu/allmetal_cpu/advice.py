@@ -7,6 +7,7 @@ from allmetal_cpu.probe import native_bfloat16
 
 MAX_KV_MEMORY = 8 << 30
 MAX_SHARE = 0.7
+MAX_SEQUENCES = 64
 
 
 def advise(device: DeviceInfo, model: ModelFacts, memory: Memory) -> Advice:
@@ -18,8 +19,10 @@ def advise(device: DeviceInfo, model: ModelFacts, memory: Memory) -> Advice:
         # A step of 512 tokens already runs at the speed of the matrix units, and a longer one
         # keeps everybody else waiting.
         max_num_batched_tokens=512,
-        max_num_seqs=64,
+        max_num_seqs=MAX_SEQUENCES,
         kv_memory_fraction=_memory_share(model, memory),
+        # All, since a step computes no padding then, and is recorded when it first comes.
+        graph_sizes=tuple(range(1, MAX_SEQUENCES + 1)),
     )
 
 

@@ -24,7 +24,9 @@ def table(device: DeviceInfo) -> CapabilityTable:
     narrow_kv = Unsupported("allmetal-cpu's attention keeps keys and values in the model's dtype")
     capabilities: dict[str, Capability] = {
         "async_scheduling": Native("a worker thread runs the step while the next is prepared"),
-        "graph_capture": Unsupported("a host has no launches to record"),
+        "graph_capture": Native("a decode step is one call of the C++ library")
+        if built
+        else Unsupported("steps are recorded in the C++ library, which is not built"),
         "prefix_caching": Native("block tables"),
         "dtype.float32": Native("oneDNN"),
         "dtype.bfloat16": Native(bf16)

@@ -27,7 +27,6 @@ class CpuDevice:
     torch_device = "cpu"
     asynchronous = False
     streams: Streams | None = None
-    graphs: GraphCapture | None = None
     communicator: CommunicatorFactory | None = None
 
     def __init__(self, info: DeviceInfo, options: OpenOptions, root: Path) -> None:
@@ -36,6 +35,17 @@ class CpuDevice:
         self.threads = options.threads or int(info.traits["cores"])
         torch.set_num_threads(self.threads)
         library.set_threads(self.threads)
+        self._graphs: GraphCapture | None = None
+
+    @property
+    def graphs(self) -> GraphCapture | None:
+        """None without the C++ library."""
+        loaded = library.load()
+        if self._graphs is None and isinstance(loaded, library.Library):
+            from allmetal_cpu.recording import CpuGraphs
+
+            self._graphs = CpuGraphs(loaded)
+        return self._graphs
 
     def memory(self) -> Memory:
         return limits.memory(self._root)

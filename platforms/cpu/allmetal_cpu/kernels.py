@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from allmetal.platform.contract import AnyKernel, DeviceInfo
 from allmetal_cpu.native.attention import ATTENTION
 from allmetal_cpu.native.attention_input import ATTENTION_INPUT
+from allmetal_cpu.native.decode_state import DECODE_STATE
 from allmetal_cpu.native.gated_activation import GATED_ACTIVATION
 from allmetal_cpu.native.linear import LINEAR
 from allmetal_cpu.native.rms_norm import RMS_NORM
@@ -27,6 +28,7 @@ def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
     return {
         "attention": (ATTENTION, TorchPagedAttention()),
         "attention_input": (ATTENTION_INPUT, TorchAttentionInput()),
+        "decode_state": (DECODE_STATE,),
         "encoder_attention": (TorchEncoderAttention(),),
         "linear": linear,
         "moe": (GroupedExperts(linear, activation),),

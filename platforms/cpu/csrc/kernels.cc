@@ -2,6 +2,7 @@
 // naming it.
 #include "kernels.h"
 
+#include "arithmetic.h"
 #include "attention.h"
 #include "elementwise.h"
 #include "linear.h"
@@ -15,7 +16,7 @@
 #define AM_TYPED(T) \
   {AM_ISA::linear<T>,    AM_ISA::linear_int8<T>,     AM_ISA::linear_blocks<T>, \
    AM_ISA::attention<T>, AM_ISA::attention_input<T>, AM_ISA::rms_norm<T>,      \
-   AM_ISA::gated_activation<T>}
+   AM_ISA::gated_activation<T>, AM_ISA::add<T>, AM_ISA::scale<T>}
 
 namespace allmetal {
 
@@ -27,6 +28,8 @@ extern const Kernels AM_JOIN(AM_ISA, _kernels) = {
     AM_ISA::panel_bytes,
     AM_ISA::pack_panels,
     AM_ISA::linear_panels,
+    AM_ISA::convert<float, uint16_t>,
+    AM_ISA::convert<uint16_t, float>,
 };
 
 }  // namespace allmetal

@@ -38,6 +38,10 @@ struct Typed {
 
   // x [T, 2 dim]; activation 0 silu, 1 gelu, 2 gelu_tanh, 3 relu
   void (*gated_activation)(T* y, const T* x, int64_t num_tokens, int64_t dim, int activation);
+
+  // n elements: y = a + b; y = x * by
+  void (*add)(T* y, const T* a, const T* b, int64_t n);
+  void (*scale)(T* y, const T* x, float by, int64_t n);
 };
 
 struct Kernels {
@@ -59,6 +63,10 @@ struct Kernels {
   void (*linear_panels)(uint16_t* y, const uint16_t* x, const uint8_t* w, const float* scale,
                         const uint16_t* bias, int64_t M, int64_t N, int64_t C, int kind,
                         int act_bits);
+
+  // n elements of one type as the other
+  void (*widen)(float* y, const uint16_t* x, int64_t n);
+  void (*narrow)(uint16_t* y, const float* x, int64_t n);
 };
 
 extern const Kernels portable_kernels;

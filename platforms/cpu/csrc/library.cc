@@ -4,6 +4,8 @@
 
 #include "kernels.h"
 #include "pool.h"
+#include "program.h"
+#include "state.h"
 
 #define AM_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -41,7 +43,7 @@ const Kernels* chosen = choose(nullptr);
 
 using allmetal::chosen;
 
-AM_EXPORT int am_version() { return 2; }
+AM_EXPORT int am_version() { return 3; }
 AM_EXPORT const char* am_isa() { return chosen->isa; }
 AM_EXPORT void am_set_threads(int threads) { allmetal::num_threads = threads < 1 ? 1 : threads; }
 
@@ -88,6 +90,12 @@ AM_EXPORT void am_limit_isa(const char* name) { chosen = allmetal::choose(name);
   AM_EXPORT void am_gated_activation_##NAME(T* y, const T* x, int64_t num_tokens, int64_t dim,   \
                                             int activation) {                                    \
     chosen->NAME.gated_activation(y, x, num_tokens, dim, activation);                            \
+  }                                                                                              \
+  AM_EXPORT void am_add_##NAME(T* y, const T* a, const T* b, int64_t n) {                        \
+    chosen->NAME.add(y, a, b, n);                                                                \
+  }                                                                                              \
+  AM_EXPORT void am_scale_##NAME(T* y, const T* x, float by, int64_t n) {                        \
+    chosen->NAME.scale(y, x, by, n);                                                             \
   }
 
 AM_API(bf16, uint16_t)
@@ -113,3 +121,48 @@ AM_EXPORT void am_linear_panels_bf16(uint16_t* y, const uint16_t* x, const uint8
                                      int64_t C, int kind, int act_bits) {
   chosen->linear_panels(y, x, w, scale, bias, M, N, C, kind, act_bits);
 }
+
+AM_EXPORT void am_widen_bf16(float* y, const uint16_t* x, int64_t n) { chosen->widen(y, x, n); }
+AM_EXPORT void am_narrow_bf16(uint16_t* y, const float* x, int64_t n) { chosen->narrow(y, x, n); }
+
+AM_EXPORT void am_copy_rows(uint8_t* out, const uint8_t* in, int64_t num_rows, int64_t bytes,
+                            int64_t to, int64_t from) {
+  allmetal::copy_rows(out, in, num_rows, bytes, to, from);
+}
+AM_EXPORT void am_gather_rows(uint8_t* out, const uint8_t* table, const int64_t* ids,
+                              int64_t num_rows, int64_t bytes) {
+  allmetal::gather_rows(out, table, ids, num_rows, bytes);
+}
+AM_EXPORT void am_read_state(const int64_t* words, const int32_t* tokens, int32_t* tables,
+                             int64_t* token_ids, int64_t* positions, int32_t* seq_lens,
+                             int32_t* block_tables, int64_t* slot_mappings, int64_t B, int64_t G,
+                             int64_t S, int64_t L, int64_t P, int64_t block_size) {
+  allmetal::read_state({B, G, S, L, P, block_size}, words, tokens, tables, token_ids, positions,
+                       seq_lens, block_tables, slot_mappings);
+}
+AM_EXPORT void am_write_state(const int64_t* words, int32_t* tokens, const int64_t* token_ids,
+                              const float* logits, int64_t* out, int64_t B, int64_t L, int64_t V) {
+  allmetal::write_state(words, tokens, token_ids, logits, out, B, L, V);
+}
+
+// ---- programs
+
+#define AM_STEP(NAME) allmetal::function<am_##NAME>(#NAME)
+#define AM_STEPS(T)                                                                             \
+  AM_STEP(linear_##T), AM_STEP(linear_int8_##T), AM_STEP(linear_blocks_##T),                    \
+      AM_STEP(attention_##T), AM_STEP(attention_input_##T), AM_STEP(rms_norm_##T),              \
+      AM_STEP(gated_activation_##T), AM_STEP(add_##T), AM_STEP(scale_##T)
+
+// What a program may call.
+static const allmetal::Function steps[] = {
+    AM_STEPS(bf16),          AM_STEPS(f32),        AM_STEP(sampling_f32), AM_STEP(linear_panels_bf16),
+    AM_STEP(widen_bf16),     AM_STEP(narrow_bf16), AM_STEP(copy_rows),    AM_STEP(gather_rows),
+    AM_STEP(read_state),     AM_STEP(write_state), {nullptr, 0, nullptr}};
+
+AM_EXPORT allmetal::Program* am_program_new() { return new allmetal::Program(steps); }
+AM_EXPORT void am_program_delete(allmetal::Program* program) { delete program; }
+AM_EXPORT int am_program_add(allmetal::Program* program, const char* name,
+                             const allmetal::Word* arguments, int num_arguments) {
+  return program->add(name, arguments, num_arguments);
+}
+AM_EXPORT void am_program_run(const allmetal::Program* program) { program->run(); }

@@ -26,6 +26,7 @@ SPEC = LinearSpec(
 def no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """The package's folder is another, in which nothing was built."""
     import allmetal_cpu
+    import allmetal_cpu.kernels  # while it is found
 
     monkeypatch.setattr(allmetal_cpu, "__path__", [str(tmp_path)])
     library.load.cache_clear()
@@ -55,7 +56,10 @@ def test_native_kernels_say_that_nothing_was_built_and_torch_takes_over() -> Non
 @pytest.mark.usefixtures("no_library")
 def test_capabilities_follow_what_was_built() -> None:
     platform, device = this_host()
-    assert isinstance(platform.capabilities(device)["quant.gguf"], Emulated)
+    table = platform.capabilities(device)
+    assert isinstance(table["quant.gguf"], Emulated)
+    assert isinstance(table["graph_capture"], Unsupported)
+    assert platform.open(device).graphs is None
 
 
 @pytest.mark.usefixtures("no_library")

@@ -1,7 +1,8 @@
 """Decode steps recorded once and replayed: one small copy in, one replay, one copy out.
 
-A ladder of batch sizes is recorded when the cache is there.  A step takes the smallest that holds
-it, and rows left over run on the padding slot.  Each graph makes its inputs from the sequences'
+A ladder of batch sizes is recorded when the cache is there, or where that computes too, each when
+it first comes.  A step takes the smallest that holds it, and rows left over run on the padding
+slot.  Each graph makes its inputs from the sequences'
 state, chooses greedily and writes the tokens back.  Where rows ask for more, a token is chosen
 again from the logits and overwrites the first, an argmax for nothing: by another, small graph
 where some are drawn, by the sampler where logits are edited or reported.
@@ -23,7 +24,7 @@ from allmetal.executor.contract import NO_TOKEN, StepPlan
 from allmetal.platform.batch import AttentionBatch, Batch, DeviceOnly
 from allmetal.platform.contract import GraphCapture
 from allmetal.platform.specs import DecodeStateOp, SamplingOp
-from allmetal.runner.graphs.recording import Launch, record_ladder
+from allmetal.runner.graphs.recording import Ladder
 from allmetal.runner.inputs import SampleRows
 from allmetal.runner.sampler.params import Records
 from allmetal.runner.sampler.random import uniform
@@ -65,19 +66,18 @@ class DecodeGraphs:
         self._sampling = sampling
         self._uploader = uploader
         self._sections = 2 + state.num_groups
-        self._sizes: list[int] = []
-        self._steps: dict[int, Launch] = {}
-        self._draws: dict[bool, dict[int, Launch]] = {}
+        self._steps: Ladder | None = None
+        self._draws: dict[bool, Ladder] = {}
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Those that are recorded, rising."""
-        return self._sizes
+        """Those that are recorded, or will be when they come; rising."""
+        return self._steps.sizes if self._steps else ()
 
     @property
     def complete(self) -> bool:
         """Whether what is not greedy is recorded too."""
-        return all(self._draws.get(each, {}).keys() == self._steps.keys() for each in _DRAWS)
+        return all(each in self._draws and self._draws[each].sizes == self.sizes for each in _DRAWS)
 
     # ---- once ------------------------------------------------------------------------------
 
@@ -87,18 +87,20 @@ class DecodeGraphs:
         self._words = torch.empty(self._sections * largest, dtype=torch.int64, device=device)
         self._logits = torch.empty(largest, self._model.vocab_size, device=device)
         self._query_start = torch.arange(largest + 1, dtype=torch.int32, device=device)
-        self._steps, missing = record_ladder(capture, sizes, self._pad, self._run, "sequences")
-        self._sizes = list(self._steps)
-        reasons = [missing]
-        for filtered in _DRAWS:
-            self._draws[filtered], missing = record_ladder(
+        self._steps = Ladder(
+            capture, sizes, self._pad, self._run, "sequences", at_once=[min(sizes)]
+        )
+        self._draws = {
+            filtered: Ladder(
                 capture,
-                self._sizes,
+                self._steps.sizes,
                 self._pad,
                 partial(self._draw, filtered=filtered),
                 "sequences that are not greedy",
             )
-            reasons.append(missing)
+            for filtered in _DRAWS
+        }
+        reasons = (ladder.reason for ladder in (self._steps, *self._draws.values()))
         return next(filter(None, reasons), None)
 
     def _words_of(self, size: int) -> torch.Tensor:
@@ -149,7 +151,8 @@ class DecodeGraphs:
         draws = uniform(records.key, words[1])
         chosen = self._sampling(self._logits[:size], temperature, *filters, draws)
         # The step has looked whether there is anything to choose from.
-        chosen = torch.where(self._steps[size].result == NO_TOKEN, NO_TOKEN, chosen)
+        assert self._steps is not None
+        chosen = torch.where(self._steps.result(size) == NO_TOKEN, NO_TOKEN, chosen)
         return self._decode_state.write(words, self._state.tokens, chosen)
 
     # ---- every step ------------------------------------------------------------------------
@@ -157,18 +160,20 @@ class DecodeGraphs:
     def replay(self, step: StepPlan) -> Replayed | None:
         """Launch `step`, or None if it is none of those that are recorded: one in which every
         sequence computes one token and gets one, and none starts."""
-        count = len(step.slots)
-        place = bisect_left(self._sizes, count)
-        if step.num_tokens != count or step.starts or place == len(self._sizes):
+        count, sizes = len(step.slots), self.sizes
+        place = bisect_left(sizes, count)
+        if step.num_tokens != count or step.starts or place == len(sizes):
             return None
-        size = self._sizes[place]
+        size = sizes[place]
         lengths = [computed + 1 for computed in step.num_computed]
         packed = self._pack(step, lengths, size)
         if packed is None:
             return None
         self._uploader.send(packed, into=self._words)
-        recorded = self._steps[size]
-        recorded.graph.replay()
+        assert self._steps is not None
+        token_ids = self._steps.launch(size)
+        if token_ids is None:
+            return None
         slots, positions = self._words_of(size)[:2, :count].unbind(0)
         rows = SampleRows(
             host_slots=step.slots,
@@ -180,7 +185,7 @@ class DecodeGraphs:
         return Replayed(
             rows=rows,
             logits=self._logits[:count],
-            token_ids=recorded.result[:count],
+            token_ids=token_ids[:count],
             size=size,
         )
 
@@ -188,11 +193,8 @@ class DecodeGraphs:
         """Tokens [N] int64 of a step just replayed, drawn as each sequence wants; `filtered`: some
         row has a top-k, a top-p or a min-p.  They replace the greedy ones in the state.  None if
         that is not recorded."""
-        recorded = self._draws[filtered].get(step.size)
-        if recorded is None:
-            return None
-        recorded.graph.replay()
-        return recorded.result[: len(step.token_ids)]
+        token_ids = self._draws[filtered].launch(step.size)
+        return None if token_ids is None else token_ids[: len(step.token_ids)]
 
     def _pack(self, step: StepPlan, lengths: list[int], size: int) -> array[int] | None:
         """The words of a graph of `size` rows, or None for a step that it cannot do."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,13 +11,18 @@ import torch
 
 from allmetal.platform.contract import Graph, GraphCapture
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`result` is what a replay leaves, in the same memory each time."""
-
     graph: Graph
-    result: torch.Tensor
+    made: list[torch.Tensor]
+
+    @property
+    def result(self) -> torch.Tensor:
+        """What the last run left: `made` is filled where a replay calls what was recorded."""
+        return self.made[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +34,13 @@ class Failure:
 def recorded(capture: GraphCapture, run: Callable[[], torch.Tensor]) -> Launch | Failure:
     """`run`, recorded."""
     try:
-        made = [run()]  # so that nothing is left to be compiled
+        made = [torch.empty(0) if capture.computes else run()]  # so that nothing is left to compile
 
         def once() -> None:
             made[0] = run()
 
         graph = capture.capture(once)
-        return Launch(graph, made[0])
+        return Launch(graph, made)
     except Exception as error:  # whatever a kernel or a device raises
         lines = str(error).splitlines()
         reason = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
@@ -66,3 +72,46 @@ def record_ladder(
         if not answer.for_memory:
             break
     return dict(sorted(made.items())), reason
+
+
+class Ladder:
+    """`run` of some sizes.  Where the device computes while it records, only `at_once` of them
+    are recorded before they come.
+
+    `sizes`, rising, are those that can be launched, and `reason` says why not all can.
+    """
+
+    def __init__(
+        self,
+        capture: GraphCapture,
+        sizes: Sequence[int],
+        prepare: Callable[[int], None],
+        run: Callable[[int], torch.Tensor],
+        unit: str,
+        *,
+        at_once: Sequence[int] = (),
+    ) -> None:
+        self._capture, self._run, self._unit = capture, run, unit
+        wanted = at_once if capture.computes else sizes
+        self._made, self.reason = record_ladder(capture, wanted, prepare, run, unit)
+        late = capture.computes and self.reason is None
+        self.sizes = sorted(sizes if late else self._made)
+
+    def result(self, size: int) -> torch.Tensor:
+        """What the last launch of this size left."""
+        return self._made[size].result
+
+    def launch(self, size: int) -> torch.Tensor | None:
+        """What it leaves.  None where it cannot be recorded, which is not tried twice."""
+        if size in self._made:
+            self._made[size].graph.replay()
+            return self._made[size].result
+        if size not in self.sizes:
+            return None
+        answer = recorded(self._capture, partial(self._run, size))
+        if isinstance(answer, Failure):
+            self.sizes.remove(size)
+            log.warning("steps of %d %s are launched by hand: %s", size, self._unit, answer.reason)
+            return None
+        self._made[size] = answer
+        return answer.result

@@ -46,6 +46,7 @@ class _Device:
 class _Capture:
     def __init__(self, graphs: GraphCapture, counting: Counting) -> None:
         self._graphs, self._counting = graphs, counting
+        self.computes = graphs.computes
 
     def capture(self, run: Callable[[], object]) -> Graph:
         return _Graph(self._graphs.capture(run), self._counting)

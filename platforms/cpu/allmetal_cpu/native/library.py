@@ -7,14 +7,14 @@ from ctypes import c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import cast
 
 import torch
 
 from allmetal.platform.contract import Unsupported
 from allmetal_cpu.native.find import find
+from allmetal_cpu.native.function import Function, Program
 
-VERSION = 2
+VERSION = 3
 """Of the interface; raised when a function's parameters change."""
 
 DTYPES = {"bfloat16": "bf16", "float32": "f32"}
@@ -30,14 +30,31 @@ _SIGNATURES = {
     "rms_norm": (*[c_void_p] * 5, *[c_int64] * 2, c_float, c_float, c_int),
     "sampling": (*[c_void_p] * 7, *[c_int64] * 2),
     "gated_activation": (*[c_void_p] * 2, *[c_int64] * 2, c_int),
+    "add": (*[c_void_p] * 3, c_int64),
+    "scale": (*[c_void_p] * 2, c_float, c_int64),
+    "widen": (*[c_void_p] * 2, c_int64),
+    "narrow": (*[c_void_p] * 2, c_int64),
 }
 
-_ONLY = {"sampling": ("float32",), "linear_panels": ("bfloat16",)}
+_UNTYPED = {
+    "copy_rows": (*[c_void_p] * 2, *[c_int64] * 4),
+    "gather_rows": (*[c_void_p] * 3, *[c_int64] * 2),
+    "read_state": (*[c_void_p] * 8, *[c_int64] * 6),
+    "write_state": (*[c_void_p] * 5, *[c_int64] * 3),
+}
+
+_ONLY = {
+    "sampling": ("float32",),
+    **dict.fromkeys(("linear_panels", "widen", "narrow"), ("bfloat16",)),
+}
 """The dtypes of kernels that are not there for all."""
 
 # A call that takes microseconds keeps the interpreter's lock: giving it up costs as much, and
 # another thread may hold it for milliseconds.
-_SHORT = ("attention_input", "rms_norm", "gated_activation")
+_SHORT = {
+    *("attention_input", "rms_norm", "gated_activation", "add", "scale", "widen", "narrow"),
+    *_UNTYPED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +65,16 @@ class Library:
     long: ctypes.CDLL
     short: ctypes.PyDLL
 
-    def function(self, name: str, dtype: str) -> ctypes._NamedFuncPointer:
-        """The kernel `name` for tensors of `dtype`; it takes addresses and returns nothing."""
+    def function(self, name: str, dtype: str | None = None) -> Function:
+        """The kernel `name` for tensors of `dtype`; it takes addresses and numbers."""
         handle = self.short if name in _SHORT else self.long
-        function = getattr(handle, f"am_{name}_{DTYPES[dtype]}")
-        function.argtypes = _SIGNATURES[name]
-        function.restype = None
-        return cast("ctypes._NamedFuncPointer", function)
+        full = name if dtype is None else f"{name}_{DTYPES[dtype]}"
+        signature = _UNTYPED[name] if dtype is None else _SIGNATURES[name]
+        return Function(full, handle[f"am_{full}"], signature)
+
+    def program(self) -> Program:
+        """An empty one."""
+        return Program(self.long)
 
 
 @cache
@@ -89,8 +109,9 @@ def open_library(path: Path) -> Library | Unsupported:
 def _names() -> list[str]:
     """Of all that is called."""
     others = ("isa", "limit_isa", "set_threads", "panel_bytes", "pack_panels")
+    programs = [f"program_{verb}" for verb in ("new", "delete", "add", "run")]
     typed = [f"{name}_{DTYPES[d]}" for name in _SIGNATURES for d in _ONLY.get(name, DTYPES)]
-    return [f"am_{name}" for name in (*others, *typed)]
+    return [f"am_{name}" for name in (*others, *programs, *_UNTYPED, *typed)]
 
 
 def _declare(library: ctypes.CDLL) -> None:
@@ -102,6 +123,15 @@ def _declare(library: ctypes.CDLL) -> None:
     library.am_panel_bytes.restype = c_int64
     library.am_pack_panels.argtypes = (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int)
     library.am_pack_panels.restype = None
+    library.am_program_new.restype = c_void_p
+    library.am_program_add.argtypes = (
+        c_void_p,
+        ctypes.c_char_p,
+        ctypes.POINTER(ctypes.c_uint64),
+        c_int,
+    )
+    for function in (library.am_program_delete, library.am_program_run):
+        function.argtypes, function.restype = (c_void_p,), None
 
 
 def set_threads(threads: int) -> None:

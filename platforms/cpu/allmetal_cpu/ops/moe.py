@@ -25,6 +25,7 @@ from allmetal.platform.specs import (
     MoESpec,
     PackedWeight,
 )
+from allmetal_cpu.recording import by_hand
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,15 @@ class _Grouped:
         correction: torch.Tensor | None = None,
     ) -> torch.Tensor:
         assert isinstance(weight, list)
+        return by_hand(lambda: self._compute(x, logits, weight, correction), "experts")
+
+    def _compute(
+        self,
+        x: torch.Tensor,
+        logits: torch.Tensor,
+        weight: list[tuple[PackedWeight, PackedWeight]],
+        correction: torch.Tensor | None,
+    ) -> torch.Tensor:
         ids, shares = route(logits, self.spec.routing, correction)
         y = torch.zeros(x.shape, dtype=torch.float32)
         if x.shape[0] == 1:

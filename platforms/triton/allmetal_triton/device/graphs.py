@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class Graphs:
     """`module.graph` is there."""
 
+    computes = False
+
     def __init__(self, module: TorchModule, torch_device: str) -> None:
         self._module, self._api, self._device = module, module.api, torch_device
         self._pool: Any = None

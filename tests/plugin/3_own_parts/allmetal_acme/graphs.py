@@ -34,6 +34,8 @@ class Tape:
 class Tapes:
     """The device's `GraphCapture`."""
 
+    computes = False
+
     def capture(self, run: Callable[[], object]) -> Tape:
         with Recorder() as recorder:
             run()
