@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from allmetal.platform.contract import Graph
 from allmetal_cpu.native.function import Program
 from allmetal_cpu.native.library import Library
@@ -20,6 +22,12 @@ class CpuGraph:
         self._steps: list[Callable[[], object]] = [_launch(step) for step in tape.steps]
         self._kept = (tape.kept, arena)
 
+    @property
+    def num_parts(self) -> int:
+        """Programs, and what is called between them."""
+        return len(self._steps)
+
+    @torch.inference_mode()
     def replay(self) -> None:
         for step in self._steps:
             step()
@@ -37,6 +45,11 @@ class CpuGraphs:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._arena = Arena()
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the memory that all recorded steps share."""
+        return self._arena.num_bytes
 
     def capture(self, run: Callable[[], object]) -> Graph:
         """Raises GraphError where `run` reads values on the host."""

@@ -136,10 +136,13 @@ class _Dispatched(TorchDispatchMode):
         done = lower(tape.place, func, args, kwargs)
         if done is not None:
             return done
+        if func._can_decompose():  # torch takes it apart itself, where nobody is recording
+            with self:
+                return func.decompose(*args, **kwargs)
         given = {_memory(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
         made = func(*args, **kwargs)
         tensors = [x for x in tree_leaves(made) if isinstance(x, torch.Tensor)]
-        if func._schema.is_mutable:
+        if func._schema.is_mutable and torch.Tag.inplace_view not in func.tags:
             tape.note_by_hand(lambda: func(*args, **kwargs), name)
             return made
         if all(_memory(x) in given for x in tensors):
