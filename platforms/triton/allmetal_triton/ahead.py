@@ -96,6 +96,7 @@ def _compiling_only(background: _Background) -> Iterator[None]:
         constants, options, attributes, *_ = rest
         background.job = {
             "function": self,
+            "key": self.cache_key,
             "source": self.ASTSource,
             "signature": signature,
             "constants": constants,

@@ -30,10 +30,11 @@ _JOBS, _ANSWERS = 0, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """`function` and `source`, the class of its source, are Triton's.  The rest is what it was
-    specialised for, as its compiler takes it."""
+    """`function` and `source`, the class of its source, are Triton's, and `key` the function's.  The
+    rest is what it was specialised for, as its compiler takes it."""
 
     function: Any
+    key: str
     source: Any
     signature: Mapping[str, str]
     constants: Mapping[Any, Any]
@@ -44,6 +45,9 @@ class Job:
     def run(self) -> None:
         import triton
 
+        # Triton's own would depend on which functions were looked at before this one: those that
+        # a called function reads are counted only if its key is there already.
+        self.function.hash = self.key
         source = self.source(self.function, self.signature, self.constants, self.attributes)
         triton.compile(source, target=self.target, options=dict(self.options))
 
