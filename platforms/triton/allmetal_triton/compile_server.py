@@ -30,8 +30,8 @@ _JOBS, _ANSWERS = 0, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """`function` and `source`, the class of its source, are Triton's, and `key` the function's.  The
-    rest is what it was specialised for, as its compiler takes it."""
+    """`function`, its `key` and `source`, the class of its source, are Triton's.  The rest is what
+    it was specialised for, as its compiler takes it."""
 
     function: Any
     key: str
