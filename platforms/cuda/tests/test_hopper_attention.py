@@ -44,9 +44,10 @@ BATCHES = {
 
 
 @pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("num_cores", [1, 3])
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", SPECS)
-def test_prompts_agree_with_float64(name: str, batch: str) -> None:
+def test_prompts_agree_with_float64(name: str, batch: str, num_cores: int) -> None:
     from allmetal_cuda.ops.hopper_attention import HopperAttention
     from allmetal_triton.target import Target
 
@@ -56,8 +57,9 @@ def test_prompts_agree_with_float64(name: str, batch: str) -> None:
     generator = torch.Generator()
     print("seed", generator.seed())
     paged = paged_batch(query_lens, seq_lens, spec.block_size, generator=generator)
-    # One core: then any prompt is worth the kernel for prompts.
-    kernel = HopperAttention(Target(num_cores=lambda: 1, shared_memory=232_448, dot_rows=64))
+    # Few cores: then any prompt is worth the kernel for prompts, and programs take many units.
+    target = Target(num_cores=lambda: num_cores, shared_memory=232_448, dot_rows=64)
+    kernel = HopperAttention(target)
     assert isinstance(kernel.supports(spec), Supported)
     op = kernel.build(spec)
     shape = (sum(seq_lens), 2, spec.num_kv_heads, spec.head_dim)
@@ -79,10 +81,12 @@ def test_prompts_agree_with_float64(name: str, batch: str) -> None:
         memo={},
     )
 
-    actual = op(q.to(dtype).cuda(), cache.cuda(), there, None if sinks is None else sinks.cuda())
+    inputs = (q.to(dtype).cuda(), cache.cuda(), there, None if sinks is None else sinks.cuda())
+    actual = op(*inputs)
 
     (launches,) = there.memo.values()
     assert any(launch.whole for launch in launches)  # type: ignore[attr-defined]
+    assert torch.equal(op(*inputs), actual), "the next layer's launch counts from zero too"
     error = (actual.double().cpu() - expected).norm(dim=(1, 2)) / expected.norm(dim=(1, 2))
     assert error.max() < 1e-2
 

@@ -3,114 +3,82 @@
 Source of the shape of it: FlashAttention-3, Shah et al., arXiv:2407.08608.  One warp asks the copy
 engine for tiles of keys and values, page by page; two warp groups of 64 rows each multiply.  A
 group's next scores are under way while it takes the softmax of the last ones, and so are its last
-values' products.
+values' products; the groups take turns in asking, so that one multiplies under the other's
+softmax.  A program takes one unit after the other, and the next one's first copies are under way
+while this one is finished.
 
-The head is cut into slices of 64 channels, the width of the copy engine's swizzle: shared memory
-is made of pieces of a page by a slice, which lie one behind the other as a tile of one slice.
-
-Legend: M rows of a group, N keys of a tile, D head dim, S slices.  Scores are in units of log2.
+Legend: M rows of a group, N keys of a tile, D head dim, S slices of it.  Scores are in units of
+log2.
 """
 
 from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
+from allmetal_cuda.jit.hopper_copies import SLICE, UNIT_WORDS, UNITS, M, copy, keys_of, take
 from allmetal_cuda.jit.versions import meet
 
-SLICE = gl.constexpr(64)
-M = gl.constexpr(64)
 LOG2_E = gl.constexpr(1.4426950408889634)
 
 
-# ---- copies --------------------------------------------------------------------------------
+# ---- whose turn ----------------------------------------------------------------------------
 
 
 @gluon.jit
-def _pages(table, at, stop, PAGE: gl.constexpr, BOX: gl.constexpr, N: gl.constexpr):
-    """The first row, in a cache of rows of tokens, of each piece of the tile at `at`."""
-    rows = ()
-    for piece in gl.static_range(N // BOX):
-        key = at + piece * BOX
-        page = gl.load(table + key // PAGE, mask=key < stop, other=0)
-        rows += (page * (2 * PAGE) + key % PAGE,)
-    return rows
+def _wait_for_turn(FIRST: gl.constexpr):
+    """Source of the instruction: PTX ISA, bar.  Barriers from 0 on are the compiler's."""
+    if FIRST:
+        gl.inline_asm_elementwise(
+            "bar.sync 14, 256; // dummy $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
+        )
+    else:
+        gl.inline_asm_elementwise(
+            "bar.sync 15, 256; // dummy $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
+        )
 
 
 @gluon.jit
-def _copy_tile(cache, rows, offset, column, buffers, stage, ready, BOX: gl.constexpr,
-               N: gl.constexpr, D: gl.constexpr):  # fmt: skip
-    mbarrier.expect(ready.index(stage), N * D * 2)
-    for piece in gl.static_range(N // BOX):
-        for part in gl.static_range(D // SLICE):
-            place = (stage * (D // SLICE) + part) * (N // BOX) + piece
-            tma.async_copy_global_to_shared(
-                cache, [rows[piece] + offset, column + part * SLICE], ready.index(stage),
-                buffers.index(place))  # fmt: skip
-
-
-@gluon.jit
-def _copy(cache, table, column, low, stop, k_pieces, v_pieces, bars, PAGE: gl.constexpr,
-          BOX: gl.constexpr, N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
-    """One warp: keys a tile ahead of values, since they are needed first."""
-    k_ready, v_ready, k_free, v_free = bars
-    rows = _pages(table, low, stop, PAGE, BOX, N)
-    mbarrier.wait(k_free.index(0), 1)
-    _copy_tile(cache, rows, 0, column, k_pieces, 0, k_ready, BOX, N, D)
-    for at in range(low, stop, N):
-        turn = (at - low) // N
-        stage, flip = turn % STAGES, turn // STAGES & 1
-        following = _pages(table, at + N, stop, PAGE, BOX, N)
-        if at + N < stop:
-            after, after_flip = (turn + 1) % STAGES, (turn + 1) // STAGES & 1
-            mbarrier.wait(k_free.index(after), after_flip ^ 1)
-            _copy_tile(cache, following, 0, column, k_pieces, after, k_ready, BOX, N, D)
-        mbarrier.wait(v_free.index(stage), flip ^ 1)
-        _copy_tile(cache, rows, PAGE, column, v_pieces, stage, v_ready, BOX, N, D)
-        rows = following
+def _pass_turn(FIRST: gl.constexpr):
+    """From the first group to the second, or back."""
+    if FIRST:
+        gl.inline_asm_elementwise(
+            "bar.arrive 15, 256; // dummy $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
+        )
+    else:
+        gl.inline_asm_elementwise(
+            "bar.arrive 14, 256; // dummy $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
+        )
 
 
 # ---- products ------------------------------------------------------------------------------
 
 
 @gluon.jit
-def _ask_scores(q_slices, k_tiles, stage, N: gl.constexpr, D: gl.constexpr):
+def _ask_scores(q, k_tiles, stage, N: gl.constexpr):
     """Start q k^T, [M, N]."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, N, 16])
-    s = gl.zeros([M, N], gl.float32, layout)
-    for part in gl.static_range(D // SLICE):
-        k = k_tiles.index(stage * (D // SLICE) + part)
-        s = warpgroup_mma(q_slices.index(part), k.permute((1, 0)), s, use_acc=part > 0,
-                          is_async=True)  # fmt: skip
-    return s
+    nothing = gl.zeros([M, N], gl.float32, layout)
+    k = k_tiles.index(stage).permute((1, 0))
+    return warpgroup_mma(q, k, nothing, use_acc=False, is_async=True)
 
 
 @gluon.jit
-def _ask_values(p, v_tiles, stage, acc, D: gl.constexpr):
-    """Start acc + p v, a tuple of [M, SLICE]."""
-    out = ()
-    for part in gl.static_range(D // SLICE):
-        v = v_tiles.index(stage * (D // SLICE) + part)
-        out += (warpgroup_mma(p, v, acc[part], is_async=True),)
-    return out
-
-
-@gluon.jit
-def _blank_hidden(v_tiles, stage, at, first, stop, N: gl.constexpr, D: gl.constexpr):
-    """Zero the values of keys nobody may read: their weight is 0, and 0 times NaN is not."""
+def _blank_hidden(v_slices, stage, at, first, length, N: gl.constexpr, D: gl.constexpr):
+    """Zero values that are not the sequence's: their weight is 0, and 0 times NaN is not."""
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    if (at < first) | (at + N > stop):
+    if (at < first) | (at + N > length):
         key = at + gl.arange(0, N, gl.SliceLayout(1, layout))
-        known = ((key >= first) & (key < stop))[:, None]
+        known = ((key >= first) & (key < length))[:, None]
         for part in gl.static_range(D // SLICE):
-            tile = v_tiles.index(stage * (D // SLICE) + part)
+            tile = v_slices.index(stage * (D // SLICE) + part)
             values = tile.load(layout)
             meet()
             tile.store(gl.where(known, values, gl.zeros_like(values)))
@@ -144,90 +112,95 @@ def _soften(s, top, total, position, at, first, stop, scale, SOFT_CAP: gl.conste
     return p, new_top, total * decay + gl.sum(p, axis=1), decay
 
 
-@gluon.jit
-def _decayed(acc, decay, LAYOUT: gl.constexpr, D: gl.constexpr):
-    out = ()
-    column = gl.convert_layout(decay, gl.SliceLayout(1, LAYOUT))[:, None]
-    for part in gl.static_range(D // SLICE):
-        out += (acc[part] * column,)
-    return out
-
-
-@gluon.jit
-def _wait_values(acc, D: gl.constexpr):
-    """All products asked for are done."""
-    if D == SLICE:
-        return (warpgroup_mma_wait(0, deps=[acc[0]]),)
-    else:
-        return warpgroup_mma_wait(0, deps=acc)
-
-
 # fmt: off
 @gluon.jit
 def _steps(
-    state, turn, low, high, first, stop, position, q_slices, k_tiles, v_tiles, bars, scale,
-    SOFT_CAP: gl.constexpr, WINDOW: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
-    N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+    state, turn, low, high, keys, position, q, k_tiles, v_tiles, v_slices, bars, scale,
+    FIRST: gl.constexpr, SOFT_CAP: gl.constexpr, WINDOW: gl.constexpr, MASKED: gl.constexpr,
+    DTYPE: gl.constexpr, N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
 ):
     """Tiles low .. high - 1: ask for their scores and the values before, then soften."""
-    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(
-        0, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SLICE, 16]), 2)
-    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SLICE, 16])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     k_ready, v_ready, k_free, v_free = bars
+    _, stop, first, _, length = keys
     p, top, total, acc = state
     for at in range(low, high, N):
         stage, flip = turn % STAGES, turn // STAGES & 1
         last, last_flip = (turn - 1) % STAGES, (turn - 1) // STAGES & 1
         turn += 1
         mbarrier.wait(k_ready.index(stage), flip)
-        s = _ask_scores(q_slices, k_tiles, stage, N, D)
+        _wait_for_turn(FIRST)
+        s = _ask_scores(q, k_tiles, stage, N)
         mbarrier.wait(v_ready.index(last), last_flip)
         if MASKED and WINDOW:
-            _blank_hidden(v_tiles, last, at - N, first, stop, N, D)
-        acc = _ask_values(p, v_tiles, last, acc, D)
-        s = warpgroup_mma_wait(D // SLICE, deps=[s])
+            _blank_hidden(v_slices, last, at - N, first, length, N, D)
+        acc = warpgroup_mma(p, v_tiles.index(last), acc, is_async=True)
+        _pass_turn(FIRST)
+        s = warpgroup_mma_wait(1, deps=[s])
         mbarrier.arrive(k_free.index(stage), count=1)
         new_p, top, total, decay = _soften(s, top, total, position, at, first, stop, scale,
                                            SOFT_CAP, WINDOW, MASKED, N)
-        acc = _wait_values(acc, D)
+        acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(v_free.index(last), count=1)
-        acc = _decayed(acc, decay, O_LAYOUT, D)
+        acc *= gl.convert_layout(decay, gl.SliceLayout(1, O_LAYOUT))[:, None]
         p = gl.convert_layout(new_p.to(DTYPE), P_LAYOUT)
     return (p, top, total, acc), turn
     # fmt: on
 
 
-# ---- one item ------------------------------------------------------------------------------
+# ---- one unit ------------------------------------------------------------------------------
+
+
+@gluon.jit
+def _ask_queries(q, q_stride, q_slices, buffer, unit, FIRST: gl.constexpr, GROUP: gl.constexpr,
+                 D: gl.constexpr):  # fmt: skip
+    """Start copying a group's queries, zeros where there are none."""
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    head, row, begin, query_len, _ = unit
+    lane = row + gl.arange(0, M, gl.SliceLayout(1, WIDE)) + (0 if FIRST else M)
+    token = lane // GROUP
+    channel = gl.arange(0, SLICE, gl.SliceLayout(0, WIDE))
+    place = (begin + token).to(gl.int64) * q_stride + (head * GROUP + lane % GROUP) * D
+    known = (token < query_len) & (head >= 0)
+    for part in gl.static_range(D // SLICE):
+        at = q + place[:, None] + (channel + part * SLICE)[None, :]
+        tile = q_slices.index(buffer * (D // SLICE) + part)
+        async_copy.async_copy_global_to_shared(tile, at, mask=known[:, None])
+    async_copy.commit_group()
+
+
+@gluon.jit
+def _wait_queries():
+    async_copy.wait_group(0)
+    fence_async_shared()
+    meet()
 
 
 # fmt: off
 @gluon.jit
-def _consume(
-    group, q, out, sinks, span, row, head, begin, query_len, context, q_stride, scale,
-    q_buffer, k_tiles, v_tiles, bars,
-    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SOFT_CAP: gl.constexpr, WINDOW: gl.constexpr,
-    DTYPE: gl.constexpr, N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+def _unit(
+    turn, count, unit, q, out, sinks, q_stride, scale, q_tiles, q_slices, k_tiles, v_tiles,
+    v_slices, bars, units, unit_bars, FIRST: gl.constexpr, KV_HEADS: gl.constexpr,
+    GROUP: gl.constexpr, SOFT_CAP: gl.constexpr, WINDOW: gl.constexpr, DTYPE: gl.constexpr,
+    N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr,
 ):
-    """A warp group's M rows from `row` on."""
-    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    # fmt: on
+    """A warp group's M rows; returns the number of tiles so far, and the next unit."""
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, N, 16])
-    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SLICE, 16])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
-    low, stop, first, shared = span
-    k_ready, v_ready, k_free = bars[0], bars[1], bars[2]
-    lane = row + gl.arange(0, M, gl.SliceLayout(1, WIDE))
-    token = lane // GROUP
-    channel = gl.arange(0, SLICE, gl.SliceLayout(0, WIDE))
-    place = (begin + token).to(gl.int64) * q_stride + (head * GROUP + lane % GROUP) * D
-    known = (token < query_len)[:, None]
-    q_slices = q_buffer.index(group)._reinterpret(
-        DTYPE, [D // SLICE, M, SLICE], q_buffer.type.layout)
-    for part in gl.static_range(D // SLICE):
-        at = place[:, None] + (channel + part * SLICE)[None, :]
-        values = gl.load(q + at, mask=known, other=0.0)
-        q_slices.index(part).store(values)
-    fence_async_shared()
-    meet()
+    k_ready, v_ready, k_free, v_free = bars
+    head, row, begin, query_len, context = unit
+    keys = keys_of(unit, GROUP, WINDOW, N)
+    low, stop, first, shared, length = keys
+    if BUFFERS == 1:
+        meet()  # nobody multiplies by the last unit's
+        _ask_queries(q, q_stride, q_slices, 0, unit, FIRST, GROUP, D)
+    q_tile = q_tiles.index(count % BUFFERS)
+    _wait_queries()
+    if not FIRST:
+        row += M
     mine = row + gl.arange(0, M, gl.SliceLayout(1, S_LAYOUT))
     position = context + mine // GROUP
     top = gl.full([M], float("-inf"), gl.float32, gl.SliceLayout(1, S_LAYOUT))
@@ -235,104 +208,133 @@ def _consume(
     if sinks is not None:
         top = gl.load(sinks + head * GROUP + mine % GROUP).to(gl.float32) * LOG2_E
         total += 1.0
-    acc = ()
-    for _part in gl.static_range(D // SLICE):
-        acc += (gl.zeros([M, SLICE], gl.float32, O_LAYOUT),)
+    acc = gl.zeros([M, D], gl.float32, O_LAYOUT)
 
-    mbarrier.wait(k_ready.index(0), 0)
-    s = _ask_scores(q_slices, k_tiles, 0, N, D)
-    s = warpgroup_mma_wait(0, deps=[s])
-    mbarrier.arrive(k_free.index(0), count=1)
+    stage, flip = turn % STAGES, turn // STAGES & 1
+    turn += 1
+    mbarrier.wait(k_ready.index(stage), flip)
+    s = warpgroup_mma_wait(0, deps=[_ask_scores(q_tile, k_tiles, stage, N)])
+    mbarrier.arrive(k_free.index(stage), count=1)
     p, top, total, _decay = _soften(s, top, total, position, low, first, stop, scale, SOFT_CAP,
-                                   WINDOW, True, N)
+                                   WINDOW, True, N)  # fmt: skip
     state = (gl.convert_layout(p.to(DTYPE), P_LAYOUT), top, total, acc)
-    turn = 1
     middle = low + N
+    # fmt: off
     if not WINDOW:
         # Rows see the whole of a tile that ends before the first row's own place.
         middle = gl.maximum(shared // N * N, low + N)
-        state, turn = _steps(state, turn, low + N, middle, first, stop, position, q_slices, k_tiles,
-                             v_tiles, bars, scale, SOFT_CAP, WINDOW, False, DTYPE, N, D, STAGES)
-    state, turn = _steps(state, turn, middle, stop, first, stop, position, q_slices, k_tiles,
-                         v_tiles, bars, scale, SOFT_CAP, WINDOW, True, DTYPE, N, D, STAGES)
+        state, turn = _steps(state, turn, low + N, middle, keys, position, q_tile, k_tiles, v_tiles,
+                             v_slices, bars, scale, FIRST, SOFT_CAP, WINDOW, False, DTYPE, N, D,
+                             STAGES)
+    after = take(units, unit_bars, count + 1)
+    if BUFFERS > 1:
+        _ask_queries(q, q_stride, q_slices, (count + 1) % BUFFERS, after, FIRST, GROUP, D)
+    state, turn = _steps(state, turn, middle, stop, keys, position, q_tile, k_tiles, v_tiles,
+                         v_slices, bars, scale, FIRST, SOFT_CAP, WINDOW, True, DTYPE, N, D, STAGES)
+    # fmt: on
     p, top, total, acc = state
-    last, last_flip = (turn - 1) % STAGES, (turn - 1) // STAGES & 1
-    mbarrier.wait(v_ready.index(last), last_flip)
-    _blank_hidden(v_tiles, last, low + (turn - 1) * N, first, stop, N, D)
-    acc = _wait_values(_ask_values(p, v_tiles, last, acc, D), D)
-    _write(acc, total, out, lane, head, begin, query_len, KV_HEADS, GROUP, D)
+    stage, flip = (turn - 1) % STAGES, (turn - 1) // STAGES & 1
+    mbarrier.wait(v_ready.index(stage), flip)
+    _blank_hidden(v_slices, stage, low + (stop - 1 - low) // N * N, first, length, N, D)
+    acc = warpgroup_mma(p, v_tiles.index(stage), acc, is_async=True)
+    acc = warpgroup_mma_wait(0, deps=[acc])
+    mbarrier.arrive(v_free.index(stage), count=1)
+    _write(acc, total, out, row, head, begin, query_len, KV_HEADS, GROUP, D)
+    return turn, after
+
+
+@gluon.jit
+def _write(acc, total, out, row, head, begin, query_len, KV_HEADS: gl.constexpr,
+           GROUP: gl.constexpr, D: gl.constexpr):  # fmt: skip
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    total = gl.convert_layout(total, gl.SliceLayout(1, O_LAYOUT))
+    share = 1.0 / gl.where(total > 0, total, 1.0)
+    lane = row + gl.arange(0, M, gl.SliceLayout(1, WIDE))
+    token = lane // GROUP
+    place = ((begin + token).to(gl.int64) * KV_HEADS + head) * GROUP + lane % GROUP
+    channel = gl.arange(0, D, gl.SliceLayout(0, WIDE))
+    values = gl.convert_layout((acc * share[:, None]).to(out.dtype.element_ty), WIDE)
+    gl.store(out + place[:, None] * D + channel[None, :], values, (token < query_len)[:, None])
+
+
+# fmt: off
+@gluon.jit
+def _consume(
+    q, out, sinks, q_stride, scale, q_tiles, q_slices, k_tiles, v_tiles, v_slices, bars, units,
+    unit_bars, FIRST: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr,
+    SOFT_CAP: gl.constexpr, WINDOW: gl.constexpr, DTYPE: gl.constexpr, N: gl.constexpr,
+    D: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr,
+):
+    """A warp group: unit after unit."""
+    if not FIRST:
+        _pass_turn(False)
+    turn = 0
+    count = 0
+    unit = take(units, unit_bars, 0)
+    if BUFFERS > 1:
+        _ask_queries(q, q_stride, q_slices, 0, unit, FIRST, GROUP, D)
+    while unit[0] >= 0:
+        turn, unit = _unit(turn, count, unit, q, out, sinks, q_stride, scale, q_tiles, q_slices,
+                           k_tiles, v_tiles, v_slices, bars, units, unit_bars, FIRST, KV_HEADS,
+                           GROUP, SOFT_CAP, WINDOW, DTYPE, N, D, STAGES, BUFFERS)
+        count += 1
+    async_copy.wait_group(0)
+    if FIRST:
+        _wait_for_turn(True)
     # fmt: on
 
 
 @gluon.jit
-def _write(acc, total, out, lane, head, begin, query_len, KV_HEADS: gl.constexpr,
-           GROUP: gl.constexpr, D: gl.constexpr):  # fmt: skip
-    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SLICE, 16])
-    total = gl.convert_layout(total, gl.SliceLayout(1, O_LAYOUT))
-    share = 1.0 / gl.where(total > 0, total, 1.0)
-    token = lane // GROUP
-    place = ((begin + token).to(gl.int64) * KV_HEADS + head) * GROUP + lane % GROUP
-    channel = gl.arange(0, SLICE, gl.SliceLayout(0, WIDE))
-    known = (token < query_len)[:, None]
-    for part in gl.static_range(D // SLICE):
-        values = (acc[part] * share[:, None]).to(out.dtype.element_ty)
-        at = place[:, None] * D + (channel + part * SLICE)[None, :]
-        gl.store(out + at, gl.convert_layout(values, WIDE), mask=known)
+def _bars(STAGES: gl.constexpr, COUNT: gl.constexpr):
+    bars = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(bars.index(stage), count=COUNT)
+    return bars
 
 
-# fmt: off
 @gluon.jit(
-    do_not_specialize=["table_stride"], do_not_specialize_on_alignment=["block_table"],
+    do_not_specialize=["table_stride", "num_units"],
+    do_not_specialize_on_alignment=["block_table"],
 )
 def hopper_attention(
-    q, cache, out, block_table, items, sinks, scale, q_stride, table_stride,
+    q, cache, out, block_table, items, counters, sinks, scale, q_stride, table_stride, num_units,
     KV_HEADS: gl.constexpr, GROUP: gl.constexpr, PAGE: gl.constexpr, WINDOW: gl.constexpr,
     SOFT_CAP: gl.constexpr, N: gl.constexpr, D: gl.constexpr, BOX: gl.constexpr,
-    STAGES: gl.constexpr,
+    STAGES: gl.constexpr, BUFFERS: gl.constexpr,
 ):
     """Items as `allmetal_triton.jit.schedule` makes them for tiles of 2 M rows, in one part each.
+    Of each, KV_HEADS units, which programs draw in turn from `counters` [2], zero before and after.
 
+    BUFFERS for queries: with two, the next unit's are on their way during this one.
     `cache` describes [2 blocks * PAGE, KV_HEADS * D] in boxes of [BOX, SLICE].
     """
-    slot, head = gl.program_id(0) // KV_HEADS, gl.program_id(0) % KV_HEADS
-    item = items + slot * 8
-    seq = gl.load(item)
-    if seq >= 0:
-        tile, begin = gl.load(item + 1), gl.load(item + 4)
-        query_len, context = gl.load(item + 5), gl.load(item + 6)
-        DTYPE: gl.constexpr = cache.dtype
-        S: gl.constexpr = D // SLICE
-        shared = context + tile * (2 * M) // GROUP + 1
-        stop = context + gl.minimum(query_len, (tile * (2 * M) + 2 * M - 1) // GROUP + 1)
-        first = gl.maximum(shared - WINDOW, 0) if WINDOW else 0
-        low = first // N * N
+    DTYPE: gl.constexpr = cache.dtype
+    S: gl.constexpr = D // SLICE
+    q_first = gl.allocate_shared_memory(DTYPE, [BUFFERS, M, D], cache.layout)
+    q_second = gl.allocate_shared_memory(DTYPE, [BUFFERS, M, D], cache.layout)
+    PIECES: gl.constexpr = STAGES * S * N // BOX
+    k_pieces = gl.allocate_shared_memory(DTYPE, [PIECES, BOX, SLICE], cache.layout)
+    v_pieces = gl.allocate_shared_memory(DTYPE, [PIECES, BOX, SLICE], cache.layout)
+    k_tiles = k_pieces._reinterpret(DTYPE, [STAGES, N, D], cache.layout)
+    v_tiles = v_pieces._reinterpret(DTYPE, [STAGES, N, D], cache.layout)
+    v_slices = v_pieces._reinterpret(DTYPE, [STAGES * S, N, SLICE], cache.layout)
+    bars = (_bars(STAGES, 1), _bars(STAGES, 1), _bars(STAGES, 2), _bars(STAGES, 2))
+    PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    units = gl.allocate_shared_memory(gl.int32, [UNITS * UNIT_WORDS, 1], PLAIN)
+    unit_bars = (_bars(UNITS, 1), _bars(UNITS, 2))
+    fence_async_shared()
 
-        q_buffer = gl.allocate_shared_memory(DTYPE, [2, S * M, SLICE], cache.layout)
-        PIECES: gl.constexpr = STAGES * S * N // BOX
-        k_pieces = gl.allocate_shared_memory(DTYPE, [PIECES, BOX, SLICE], cache.layout)
-        v_pieces = gl.allocate_shared_memory(DTYPE, [PIECES, BOX, SLICE], cache.layout)
-        k_tiles = k_pieces._reinterpret(DTYPE, [STAGES * S, N, SLICE], cache.layout)
-        v_tiles = v_pieces._reinterpret(DTYPE, [STAGES * S, N, SLICE], cache.layout)
-        bars = ()
-        for count in gl.static_range(4):
-            bar = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-            for stage in gl.static_range(STAGES):
-                mbarrier.init(bar.index(stage), count=1 if count < 2 else 2)
-            bars += (bar,)
-        fence_async_shared()
-
-        table = block_table + seq.to(gl.int64) * table_stride
-        span = (low, stop, first, shared)
-        row = tile * (2 * M)
-        gl.warp_specialize([
-            (_consume, (0, q, out, sinks, span, row, head, begin, query_len, context, q_stride,
-                        scale, q_buffer, k_tiles, v_tiles, bars, KV_HEADS, GROUP, SOFT_CAP,
-                        WINDOW, DTYPE, N, D, STAGES)),
-            (_consume, (1, q, out, sinks, span, row + M, head, begin, query_len, context, q_stride,
-                        scale, q_buffer, k_tiles, v_tiles, bars, KV_HEADS, GROUP, SOFT_CAP,
-                        WINDOW, DTYPE, N, D, STAGES)),
-            (_copy, (cache, table, head * D, low, stop, k_pieces, v_pieces, bars, PAGE, BOX, N,
-                     D, STAGES)),
-        ], [4, 1], [240, 24])
+    gl.warp_specialize([
+        (_consume, (q, out, sinks, q_stride, scale, q_first,
+                    q_first._reinterpret(DTYPE, [BUFFERS * S, M, SLICE], cache.layout), k_tiles,
+                    v_tiles, v_slices, bars, units, unit_bars, True, KV_HEADS, GROUP, SOFT_CAP,
+                    WINDOW, DTYPE, N, D, STAGES, BUFFERS)),
+        (_consume, (q, out, sinks, q_stride, scale, q_second,
+                    q_second._reinterpret(DTYPE, [BUFFERS * S, M, SLICE], cache.layout), k_tiles,
+                    v_tiles, v_slices, bars, units, unit_bars, False, KV_HEADS, GROUP, SOFT_CAP,
+                    WINDOW, DTYPE, N, D, STAGES, BUFFERS)),
+        (copy, (cache, block_table, table_stride, items, counters, num_units, k_pieces, v_pieces,
+                 bars, units, unit_bars, KV_HEADS, GROUP, WINDOW, PAGE, BOX, N, D, STAGES)),
+    ], [4, 1], [232, 40])
     # fmt: on

@@ -21,8 +21,8 @@ from allmetal_triton.target import Target
 
 _SLICE = 64
 _ROWS = 128
-_KEYS_AND_STAGES = {64: (128, 3), 128: (128, 2), 256: (64, 2)}
-"""head_dim -> keys a tile, and tiles in shared memory, of 227 KiB with the queries."""
+_TILES = {64: (128, 3, 2), 128: (128, 2, 2), 256: (64, 2, 1)}
+"""head_dim -> keys a tile; tiles of keys and of queries in shared memory, of 227 KiB."""
 _DTYPES = ("bfloat16", "float16")
 _LEAST_PAGE = 16
 
@@ -38,8 +38,8 @@ class HopperAttention:
                 f"takes one of {', '.join(_DTYPES)} throughout, not {spec.dtype} over"
                 f" {spec.kv_dtype}"
             )
-        if spec.head_dim not in _KEYS_AND_STAGES:
-            known = ", ".join(map(str, _KEYS_AND_STAGES))
+        if spec.head_dim not in _TILES:
+            known = ", ".join(map(str, _TILES))
             return Unsupported(f"head_dim must be one of {known}, not {spec.head_dim}")
         if spec.block_size < _LEAST_PAGE or spec.block_size & (spec.block_size - 1):
             return Unsupported(
@@ -49,13 +49,14 @@ class HopperAttention:
         return Supported(rank=5) if isinstance(rest, Supported) else rest
 
     def build(self, spec: AttentionSpec) -> AttentionOp:
-        return PagedAttention(spec, self.target, _Prompts(spec))
+        return PagedAttention(spec, self.target, _Prompts(spec, self.target.num_cores()))
 
 
 class _Prompts:
-    def __init__(self, spec: AttentionSpec) -> None:
+    def __init__(self, spec: AttentionSpec, num_cores: int) -> None:
         self._spec = spec
-        self._keys, self._stages = _KEYS_AND_STAGES[spec.head_dim]
+        self._num_cores = num_cores
+        self._keys, self._stages, self._buffers = _TILES[spec.head_dim]
         self._descriptors: dict[tuple[int, int], TensorDescriptor] = {}
 
     @property
@@ -80,16 +81,19 @@ class _Prompts:
         sinks: torch.Tensor | None,
     ) -> None:
         spec = self._spec
-        hopper_attention[(launch.slots * spec.num_kv_heads,)](
+        num_units = launch.slots * spec.num_kv_heads
+        hopper_attention[(min(self._num_cores, num_units),)](
             q,
             self._descriptor(cache),
             out,
             batch.block_table,
             launch.items,
+            launch.counters,
             sinks,
             spec.scale,
             q.stride(0),
             batch.block_table.stride(0),
+            num_units,
             KV_HEADS=spec.num_kv_heads,
             GROUP=spec.num_heads // spec.num_kv_heads,
             PAGE=spec.block_size,
@@ -99,6 +103,7 @@ class _Prompts:
             D=spec.head_dim,
             BOX=min(spec.block_size, self._keys),
             STAGES=self._stages,
+            BUFFERS=self._buffers,
             num_warps=4,
         )
 
