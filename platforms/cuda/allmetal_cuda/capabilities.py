@@ -29,6 +29,7 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "async_scheduling": Native("streams and events"),
         "graph_capture": Native("CUDA graphs"),
         "prefix_caching": Native("block tables"),
+        "sleep": Native("the allocator gives its memory back"),
         "dtype.float32": Native("cuBLAS, Triton"),
         "dtype.bfloat16": Native("cuBLAS, Triton"),
         "dtype.float16": Native("cuBLAS, Triton"),
