@@ -44,7 +44,7 @@ BATCHES = {
 
 
 @pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
-@pytest.mark.parametrize("num_cores", [1, 3])
+@pytest.mark.parametrize("num_cores", [1, 2])
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", SPECS)
 def test_prompts_agree_with_float64(name: str, batch: str, num_cores: int) -> None:
