@@ -365,6 +365,11 @@ def let_threads_sleep() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+def loader_path() -> tuple[str, ...]:
+    """Folders that the user has the dynamic loader look into first."""
+    return tuple(filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
+
+
 def cache_dir() -> Path:
     """Where derived files live: $ALLMETAL_CACHE, else $XDG_CACHE_HOME/allmetal, else ~/.cache."""
     if explicit := os.environ.get("ALLMETAL_CACHE"):

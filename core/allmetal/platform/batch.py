@@ -6,7 +6,7 @@ Legend: T tokens, B sequences, P blocks a sequence at most.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
@@ -29,6 +29,17 @@ class DeviceOnly(Sequence[int]):
         self.__getitem__(0)
 
 
+@dataclass(slots=True)
+class AtReplay:
+    """What a recorded step must be told by the host whenever it is replayed.
+
+    A kernel whose device takes lengths from the host, not from memory, adds a function while it is
+    recorded.  Each is called before every replay, in order, with the [B] lengths of that step.
+    """
+
+    tells: list[Callable[[Sequence[int]], None]] = field(default_factory=list)
+
+
 @dataclass(slots=True, kw_only=True)
 class AttentionBatch:
     """One KV group's view of a batch.  Sequences lie one behind the other along T.
@@ -49,6 +60,8 @@ class AttentionBatch:
     max_seq_len: int
     host_query_lens: Sequence[int]
     host_seq_lens: Sequence[int]
+    at_replay: AtReplay | None = None
+    """There in a recorded step of one new token a sequence, also when it is run before that."""
     memo: dict[object, object] = field(default_factory=dict)
     """Kernels keep what they derive once a step (schedules, index lists) under their own key."""
 

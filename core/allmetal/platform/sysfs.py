@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from allmetal.config import loader_path
+
 DISPLAY = 0x03
 """PCI base class of display controllers: graphics cards and the 3D controllers of servers."""
 ACCELERATOR = 0x12
@@ -89,6 +91,12 @@ def has_library(root: Path, soname: str, folders: Iterable[str] = ()) -> bool:
     except OSError:
         pass
     return any((root / folder / soname).exists() for folder in (*folders, *_LIBRARY_FOLDERS))
+
+
+def loader_folders() -> tuple[str, ...]:
+    """Where the dynamic loader looks first because the user says so, below the root, for
+    `has_library`."""
+    return tuple(folder.lstrip("/") for folder in loader_path())
 
 
 def _entries(folder: Path) -> list[Path]:

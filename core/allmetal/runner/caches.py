@@ -7,8 +7,9 @@ from math import prod
 
 import torch
 
+from allmetal.errors import ConfigError
 from allmetal.platform.kv import CacheLayout
-from allmetal.platform.specs import AttentionOp
+from allmetal.platform.specs import AttentionOp, block_axis
 from allmetal.runner.host_memory import zeroed_pages
 
 
@@ -23,11 +24,15 @@ def allocate_caches(
     views: dict[int, tuple[int, tuple[int, ...], torch.dtype]] = {}
     sizes = [0] * layout.layers_per_group
     group_of: dict[int, int] = {}
+    axes: dict[int, int] = {}
     for group_index, group in enumerate(layout.groups):
         dtype: torch.dtype = getattr(torch, group.spec.dtype)
         for place, layer in enumerate(group.layers):
+            axis = block_axis(ops[layer].kv_layout)
             shape = ops[layer].cache_shape(layout.num_blocks)
-            assert shape[0] == layout.num_blocks, (shape, layout.num_blocks)
+            assert shape[axis] == layout.num_blocks, (shape, layout.num_blocks)
+            if axes.setdefault(place, axis) != axis:
+                raise _unlike(ops[layer].kv_layout)
             views[layer] = (place, shape, dtype)
             group_of[layer] = group_index
             sizes[place] = max(sizes[place], prod(shape) * dtype.itemsize)
@@ -37,6 +42,15 @@ def allocate_caches(
         place, shape, dtype = views[layer]
         caches.append(pool[place][: prod(shape) * dtype.itemsize].view(dtype).view(shape))
     return caches, [group_of[layer] for layer in range(len(ops))]
+
+
+def _unlike(kv_layout: str) -> ConfigError:
+    """In shared memory one layer's block would lie over several of another's."""
+    return ConfigError(
+        f"layers that share the cache's memory keep it in orders that exclude each other: some in"
+        f" {kv_layout}, some not",
+        hint="--kernel attention=reference",
+    )
 
 
 def zeroed_bytes(size: int, device: torch.device) -> torch.Tensor:

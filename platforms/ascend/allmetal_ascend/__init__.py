@@ -1,4 +1,4 @@
-"""allmetal on Huawei Ascend NPUs through CANN: it finds devices and cannot drive them yet."""
+"""allmetal on Huawei Ascend NPUs through torch_npu.  Emulated; never run on a device yet."""
 
 from __future__ import annotations
 

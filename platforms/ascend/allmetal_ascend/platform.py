@@ -1,12 +1,11 @@
-"""The ascend platform.  Probing works; the device layer and the kernels are not written yet."""
+"""The ascend platform."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from allmetal.errors import PlatformError
-from allmetal.platform.capabilities import FEATURES
 from allmetal.platform.contract import (
     DEFAULT_OPTIONS,
     AnyKernel,
@@ -15,32 +14,41 @@ from allmetal.platform.contract import (
     DeviceInfo,
     OpenOptions,
     Probe,
-    Unsupported,
 )
+from allmetal_ascend import capabilities
 from allmetal_ascend.probe import probe
-
-_MISSING = "allmetal-ascend has no device layer and no kernels yet"
+from allmetal_ascend.software import Packages, installed
 
 
 class AscendPlatform:
-    """Finds devices and refuses to open them.  `root` is where the file system begins."""
+    """Huawei Ascend NPUs.  `root` is where the file system begins; `packages` says what is
+    installed into this Python."""
 
     name = "ascend"
     contract_version = 1
 
-    def __init__(self, root: Path = Path("/")) -> None:
-        self._root = root
+    def __init__(
+        self, root: Path = Path("/"), packages: Callable[[], Packages] = installed
+    ) -> None:
+        self._root, self._packages = root, packages
 
     def probe(self) -> Probe:
-        return probe(self._root)
+        return probe(self._root, self._packages())
 
     def open(self, device: DeviceInfo, options: OpenOptions = DEFAULT_OPTIONS) -> Device:
-        raise PlatformError(
-            f"{device.name} was found, but cannot be used: {_MISSING}", hint="--platform cpu"
-        )
+        try:
+            from allmetal_ascend.device import open_device
+        except RuntimeError as error:  # torch's words for an extension that does not load
+            raise PlatformError(
+                f"{device.name} cannot be used: {str(error).splitlines()[0]}",
+                hint="source /usr/local/Ascend/ascend-toolkit/set_env.sh",
+            ) from error
+        return open_device(device)
 
     def capabilities(self, device: DeviceInfo) -> CapabilityTable:
-        return {feature: Unsupported(_MISSING) for feature in FEATURES}
+        return capabilities.table(device)
 
     def kernels(self, device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
-        return {}
+        from allmetal_ascend.kernels import kernels
+
+        return kernels(device)

@@ -1,4 +1,5 @@
-"""Find Ascend NPUs without opening one: PCI, /dev/davinci*, the driver's version file."""
+"""Find Ascend NPUs without opening one: PCI, /dev/davinci*, the driver's files, and the software
+that drives them."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from pathlib import Path
 
 from allmetal.platform import sysfs
 from allmetal.platform.contract import Absent, Broken, DeviceInfo, Probe
+from allmetal_ascend.software import Packages, cann_version, what_is_missing
 
 VENDOR = 0x19E5
 CHIPS = {
@@ -20,8 +22,8 @@ _DRIVER = "usr/local/Ascend/driver"
 _HAL = "libascend_hal.so"
 
 
-def probe(root: Path) -> Probe:
-    """Devices in the order of /dev/davinci*; a chip of two dies has two."""
+def probe(root: Path, packages: Packages) -> Probe:
+    """Devices in the order of /dev/davinci*, which is the runtime's; a chip of two dies has two."""
     cards = [d for d in sysfs.pci_devices(root, VENDOR) if d.base_class == sysfs.ACCELERATOR]
     nodes = sysfs.device_files(root, "dev", r"davinci\d+")
     if not cards and not nodes:
@@ -43,6 +45,9 @@ def probe(root: Path) -> Probe:
             f"/{_DRIVER} into it"
         )
     arch = CHIPS.get(cards[0].device, "") if cards else ""
+    if missing := what_is_missing(root, packages):
+        return Broken(f"there is {f'an Ascend {arch}' if arch else 'an Ascend NPU'}, but {missing}")
+    traits = {"torch_npu": packages.torch_npu, "cann": cann_version(root, packages.folders)}
     return [
         DeviceInfo(
             index=index,
@@ -50,7 +55,7 @@ def probe(root: Path) -> Probe:
             total_memory=0,  # only the opened driver tells
             arch=arch,
             driver=_driver_version(root),
-            traits={"node": f"/dev/{node}"},
+            traits={"node": f"/dev/{node}", **traits},
         )
         for index, node in enumerate(nodes)
     ]

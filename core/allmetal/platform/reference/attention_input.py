@@ -12,21 +12,21 @@ import torch
 from allmetal.platform.reference.kernel import (
     CACHE_DTYPES,
     FLOAT_DTYPES,
+    LAYOUTS,
     ReferenceKernel,
     accumulator,
     as_bytes,
+    as_nhd,
     refuse_cache_dtype,
     refuse_dtype,
 )
 from allmetal.platform.reference.rms_norm import normalise
 from allmetal.platform.specs import AttentionInputOp, AttentionInputSpec
 
-_LAYOUTS = ("nhd", "hnd")
-
 
 def _refuse(spec: AttentionInputSpec) -> str | None:
-    if spec.kv_layout not in _LAYOUTS:
-        return f"kv_layout must be one of {', '.join(_LAYOUTS)}, not {spec.kv_layout}"
+    if spec.kv_layout not in LAYOUTS:
+        return f"kv_layout must be one of {', '.join(LAYOUTS)}, not {spec.kv_layout}"
     if spec.rotary_dim % 2 or not 0 <= spec.rotary_dim <= spec.head_dim:
         return f"rotary_dim must be even and at most {spec.head_dim}, not {spec.rotary_dim}"
     return refuse_dtype(spec.dtype) or refuse_cache_dtype(spec.kv_dtype)
@@ -93,7 +93,7 @@ def _write(
         limit = torch.finfo(kv_dtype).max
         kv = kv.clamp(-limit, limit)
     block, offset = slots // spec.block_size, slots % spec.block_size
-    pages = as_bytes(cache if spec.kv_layout == "nhd" else cache.transpose(2, 3))
+    pages = as_nhd(as_bytes(cache), spec.kv_layout)
     pages[block, :, offset] = as_bytes(kv.to(kv_dtype))
 
 

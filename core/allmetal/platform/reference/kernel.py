@@ -21,6 +21,7 @@ FLOAT_DTYPES = {
 }
 FLOAT8_DTYPES = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
 CACHE_DTYPES = FLOAT_DTYPES | FLOAT8_DTYPES
+LAYOUTS = ("nhd", "hnd", "split_nhd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,18 @@ def refuse_cache_dtype(name: str) -> str | None:
 def accumulator(dtype: str) -> torch.dtype:
     """The type sums run in."""
     return torch.float64 if dtype == "float64" else torch.float32
+
+
+def as_nhd(cache: torch.Tensor, layout: str) -> torch.Tensor:
+    """A cache of a public layout as [blocks, 2, block_size, K, D], the same memory."""
+    match layout:
+        case "nhd":
+            return cache
+        case "hnd":
+            return cache.transpose(2, 3)
+        case "split_nhd":
+            return cache.transpose(0, 1)
+    raise ValueError(f"{layout} is no public layout")
 
 
 def as_bytes(x: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from allmetal.platform.specs.attention import (
     AttentionOp,
     AttentionSpec,
     KVLayout,
+    block_axis,
 )
 from allmetal.platform.specs.decode_state import (
     DecodeStateOp,
@@ -101,4 +102,5 @@ __all__ = [
     "SamplingOp",
     "SamplingSpec",
     "WeightFormat",
+    "block_axis",
 ]

@@ -14,9 +14,15 @@ if TYPE_CHECKING:
     from allmetal.platform.batch import AttentionBatch
 
 KVLayout: TypeAlias = str
-"""Axes of a layer's cache.  "nhd" is [blocks, 2, block_size, K, D] and "hnd" is
-[blocks, 2, K, block_size, D]; the reference reads and writes both.  A kernel may name a layout of
-its own when its platform also brings an `attention_input` for it.  Axis 0 is always the block."""
+"""Axes of a layer's cache.  "nhd" is [blocks, 2, block_size, K, D], "hnd" is
+[blocks, 2, K, block_size, D], and "split_nhd", for operators that want keys and values each in one
+piece, is [2, blocks, block_size, K, D]; the reference writes all three.  A kernel may name a layout
+of its own when its platform also brings an `attention_input` for it.  Its axis 0 is the block."""
+
+
+def block_axis(layout: KVLayout) -> int:
+    """Which axis of a cache counts its blocks."""
+    return 1 if layout == "split_nhd" else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from allmetal.platform.contract import AnyKernel
+from allmetal.platform.reference.kernel import as_nhd
 from allmetal.platform.specs import AttentionInputSpec
 from allmetal.testing.conformance.base import (
     TOLERANCE,
@@ -104,8 +105,9 @@ class Case:
         self.cos_sin = rotary_table(spec.rotary_dim) if spec.rotary_dim else None
         order = torch.randperm(NUM_BLOCKS * spec.block_size, generator=bench.generator)
         self.slots, self.unused = order[:num_tokens], order[num_tokens:]
-        axes = (spec.block_size, spec.num_kv_heads)
-        shape = (NUM_BLOCKS, 2, *(axes if spec.kv_layout == "nhd" else axes[::-1]), spec.head_dim)
+        pages = (NUM_BLOCKS, 2, spec.block_size, spec.num_kv_heads, spec.head_dim)
+        # A layout is its own way back: the axes it swaps.
+        shape = as_nhd(torch.empty(pages, device="meta"), spec.kv_layout).shape
         self.cache = bench.normal(*shape).to(torch_dtype(spec.kv_dtype))
         self.weights: tuple[torch.Tensor, ...] = ()
         if spec.qk_norm != "none":
@@ -145,7 +147,7 @@ class Case:
         """(rows of the slots written, rows of all others), each [.., 2 K D]."""
         size = self.spec.block_size
         raw = cache.view(torch.uint8) if cache.dtype.itemsize == 1 else cache
-        pages = raw if self.spec.kv_layout == "nhd" else raw.transpose(2, 3)
+        pages = as_nhd(raw, self.spec.kv_layout)
         rows = [pages[s // size, :, s % size].flatten(1) for s in (self.slots, self.unused)]
         written, others = (row.view(cache.dtype) for row in rows)
         return written, others

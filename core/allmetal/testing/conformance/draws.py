@@ -7,6 +7,7 @@ from typing import Any, TypeVar, get_args
 
 import torch
 
+from allmetal.platform.reference.kernel import LAYOUTS
 from allmetal.platform.specs import (
     Activation,
     AttentionInputSpec,
@@ -95,7 +96,7 @@ def _attention_input(dice: _Dice) -> AttentionInputSpec:
         dtype=dtype,
         kv_dtype=_kv_dtype(dice, dtype),
         **heads,
-        kv_layout=dice.one_of(("nhd", "hnd")),
+        kv_layout=dice.one_of(LAYOUTS),
         rotary_dim=dice.one_of((0, heads["head_dim"], 2 * dice.between(1, heads["head_dim"] // 2))),
         interleaved=dice.chance(30),
         qk_norm=dice.one_of(("none", "none", "head", "full")),
@@ -120,7 +121,8 @@ def _linear(dice: _Dice) -> LinearSpec:
     in_features, weight = dice.between(1, 300), _weight(dice, dtype)
     if dice.chance(15):
         act = dice.one_of((None, "float8_e4m3fn"))
-        in_features, weight = 16 * dice.between(1, 20), Float8Weight(act_dtype=act)
+        block = dice.one_of((None, None, (128, 128)))
+        in_features, weight = 16 * dice.between(1, 20), Float8Weight(act_dtype=act, block=block)
     if isinstance(weight, GGUFWeight):
         in_features = 256 * dice.between(1, 2)
     elif isinstance(weight, IntWeight):

@@ -12,8 +12,9 @@ import torch
 
 from allmetal.platform.batch import AttentionBatch
 from allmetal.platform.reference import kernels as reference_kernels
+from allmetal.platform.reference.kernel import LAYOUTS, as_nhd
 from allmetal.platform.select import choose
-from allmetal.platform.specs import AttentionInputSpec, AttentionSpec
+from allmetal.platform.specs import AttentionInputSpec, AttentionSpec, block_axis
 from allmetal.testing.batches import PagedBatch, paged_batch
 from allmetal.testing.conformance.base import POISON, Bench, expected_op, torch_dtype
 from allmetal.testing.poison import poison
@@ -93,7 +94,7 @@ def run(
     the layout otherwise.
     """
     if cache is None:
-        public = op.kv_layout in ("nhd", "hnd")
+        public = op.kv_layout in LAYOUTS
         cache = (laid_out if public else written)(bench, spec, op, problem)
     sinks = None if problem.sinks is None else bench.put(problem.sinks)
     given = bench.put_batch(problem.paged.attention) if batch is None else batch
@@ -104,12 +105,12 @@ def run(
 
 def laid_out(bench: Bench, spec: AttentionSpec, op: Any, problem: Problem) -> torch.Tensor:
     """A cache in a public layout, NaN where nothing is."""
-    axes = (spec.block_size, spec.num_kv_heads)
-    shape = (problem.paged.num_blocks, 2, *(axes if op.kv_layout == "nhd" else axes[::-1]))
-    assert op.cache_shape(problem.paged.num_blocks) == (*shape, spec.head_dim)
-    cache = poison(torch.empty(*shape, spec.head_dim, dtype=torch_dtype(spec.kv_dtype)))
-    raw = cache.view(torch.uint8) if cache.dtype.itemsize == 1 else cache
-    pages = raw if op.kv_layout == "nhd" else raw.transpose(2, 3)
+    num_blocks = problem.paged.num_blocks
+    cache = torch.empty(op.cache_shape(num_blocks), dtype=torch_dtype(spec.kv_dtype))
+    pages = as_nhd(poison(cache), op.kv_layout)
+    assert pages.shape == (num_blocks, 2, spec.block_size, spec.num_kv_heads, spec.head_dim)
+    if cache.dtype.itemsize == 1:
+        pages = pages.view(torch.uint8)
     slots = problem.paged.history
     for i, x in enumerate((problem.k, problem.v)):
         kept = _kept(x, spec.kv_dtype)
@@ -148,8 +149,8 @@ def _write(
     """(q [all tokens, H, D], cache) after the whole history went through the writer that a model
     gets.  Checks that no block is touched but those of the tokens."""
     num_blocks = problem.paged.num_blocks
-    shape = op.cache_shape(num_blocks)
-    assert shape[0] == num_blocks
+    shape, axis = op.cache_shape(num_blocks), block_axis(op.kv_layout)
+    assert shape[axis] == num_blocks
     cache = poison(bench.put(torch.empty(shape, dtype=torch_dtype(spec.kv_dtype))))
     before = bench.get(cache).clone()
     wanted = AttentionInputSpec(
@@ -171,8 +172,8 @@ def _write(
     q = writer(qkv, at, table, cache, slots)
     taken = set((problem.paged.history // spec.block_size).tolist())
     others = [block for block in range(num_blocks) if block not in taken]
-    left = bench.get(cache)[others]
-    assert torch.equal(left.view(torch.uint8), before[others].view(torch.uint8)), (
+    left, right = (x.transpose(0, axis)[others].contiguous() for x in (bench.get(cache), before))
+    assert torch.equal(left.view(torch.uint8), right.view(torch.uint8)), (
         "a block of nobody was written"
     )
     return q, cache

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from allmetal.platform.contract import Spec
 from allmetal.platform.features import REGISTRY, features_of
+from allmetal.platform.reference.kernel import LAYOUTS
 from allmetal.platform.specs import (
     Activation,
     AttentionInputSpec,
@@ -56,6 +57,11 @@ def _attention() -> list[AttentionSpec]:
         *(replace(p, sinks=True) for p in plain[:2]),
         replace(one, window=24, soft_cap=5.0, head_dim=256, scale=0.0625),
         replace(one, window=24, sinks=True),
+        # Some operators want pages of 128 tokens, and have another way for heads of 128 channels.
+        *(replace(p, block_size=128) for p in plain[1:]),
+        replace(one, block_size=128, head_dim=128, scale=128**-0.5),
+        *(replace(one, block_size=128, window=w) for w in (1, 24)),
+        replace(one, block_size=128, head_dim=128, scale=128**-0.5, window=24),
         *(replace(one, kv_dtype=kv) for kv in NARROW),
     ]
 
@@ -73,7 +79,7 @@ _INPUT = AttentionInputSpec(
 
 
 def _attention_input() -> list[AttentionInputSpec]:
-    layouts = [replace(_INPUT, kv_layout=layout) for layout in ("nhd", "hnd")]
+    layouts = [replace(_INPUT, kv_layout=layout) for layout in LAYOUTS]
     some = [replace(p, dtype=d, kv_dtype=d) for p in layouts for d in DTYPES]
     changes: list[dict[str, Any]] = [
         {"rotary_dim": 0},
@@ -136,6 +142,12 @@ def _linear() -> list[LinearSpec]:
             ("float8_e4m3fn", "float8_e4m3fn"),
             ("float8_e5m2", None),
         )
+    ]
+    floats += [
+        of(d, Float8Weight(act_dtype=act, block=(128, 128)), size)
+        for d in DTYPES[:2]
+        for act in (None, "float8_e4m3fn")
+        for size in ((256, 384), (160, 200))
     ]
     return [*dense, *ints, of("bfloat16", IntWeight(), sizes[2], True), *floats, *gguf]
 

@@ -11,6 +11,7 @@ import torch
 from allmetal.errors import GraphError
 from allmetal.platform.batch import AttentionBatch, DeviceOnly
 from allmetal.platform.contract import GraphCapture, Streams
+from allmetal.platform.reference.kernel import LAYOUTS
 from allmetal.platform.specs import AttentionSpec
 from allmetal.testing.batches import paged_batch
 from allmetal.testing.conformance.base import Bench, Conformance, check, covers, title
@@ -121,7 +122,7 @@ class ServicesConformance(Conformance):
         for kernel in kernels:
             op = kernel.build(spec)
             first, second = (_decoding(bench, spec, lens) for lens in DECODE_LENGTHS)
-            lay = laid_out if op.kv_layout in ("nhd", "hnd") else written
+            lay = laid_out if op.kv_layout in LAYOUTS else written
             cache, new_cache = (lay(bench, spec, op, problem) for problem in (first, second))
             batch = _recordable(bench, first)
             q = bench.put(first.q)

@@ -6,8 +6,9 @@ Opening creates no context: that comes with the first tensor, in the process tha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, cast
 
 import torch
@@ -97,9 +98,10 @@ class TorchGPU:
         return x.pin_memory()
 
     def versions(self) -> Mapping[str, str]:
-        import triton  # pyright: ignore[reportMissingImports]
-
-        return {"torch": torch.__version__, "triton": triton.__version__, **self._versions}
+        found = {"torch": torch.__version__}
+        with suppress(ImportError):  # not every device that torch drives is one of Triton's
+            found["triton"] = import_module("triton").__version__
+        return {**found, **self._versions}
 
     def advice(self, model: ModelFacts) -> Advice:
         return self._advise(self.info, model)
