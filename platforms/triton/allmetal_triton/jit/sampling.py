@@ -13,18 +13,18 @@ import triton.language as tl
 
 
 @triton.jit
-def scores_at(logits, top, temperature, at, size, BLOCK: tl.constexpr):
+def scores_at(logits, top, rate, at, size, BLOCK: tl.constexpr):
     """Scores of BLOCK tokens from `at` on, -inf behind the row's end."""
     token = at + tl.arange(0, BLOCK)
     x = tl.load(logits + token, mask=token < size, other=float("-inf"))
-    return tl.div_rn(x - top, temperature)
+    return (x - top) * rate
 
 
 @triton.jit
-def warmth_of(temperature, row):
-    """A row's temperature; greedy rows are computed at 1 and not used."""
+def rate_of(temperature, row):
+    """One over a row's temperature; greedy rows are computed at 1 and not used."""
     t = tl.load(temperature + row)
-    return tl.where(t > 0, t, 1.0)
+    return 1.0 / tl.where(t > 0, t, 1.0)
 
 
 @triton.jit
@@ -54,7 +54,7 @@ def chunk_tops(
     if temperature is not None:
         base = tl.where(top == float("-inf"), 0.0, top)
         tl.store(lows + out, tl.min(tl.where(x == float("-inf"), float("inf"), x), axis=0))
-        mass = tl.exp(tl.div_rn(x - base, warmth_of(temperature, row)))
+        mass = tl.exp((x - base) * rate_of(temperature, row))
         tl.store(sums + out, tl.sum(mass, axis=0))
 
 
@@ -81,8 +81,8 @@ def chunk_masses(
     # fmt: on
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     _, top = row_top(tops, row, chunks, S)
-    warmth = warmth_of(temperature, row)
-    score = scores_at(logits + row * stride, top, warmth, chunk * CHUNK, size, CHUNK)
+    rate = rate_of(temperature, row)
+    score = scores_at(logits + row * stride, top, rate, chunk * CHUNK, size, CHUNK)
     mass = tl.where(score >= tl.load(least + row), tl.exp(score), 0.0)
     tl.store(sums + row * chunks + chunk, tl.sum(mass, axis=0))
 
@@ -112,17 +112,17 @@ def draw(
     row = tl.program_id(0).to(tl.int64)
     chunk_top, top = row_top(tops, row, chunks, S)
     if tl.load(temperature + row) > 0:
-        warmth = warmth_of(temperature, row)
+        rate = rate_of(temperature, row)
         chunk = tl.arange(0, S)
         mass = tl.load(sums + row * chunks + chunk, mask=chunk < chunks, other=0.0)
         if least is None:
-            mass = mass * tl.exp(tl.div_rn(chunk_top - top, warmth))
+            mass = mass * tl.exp((chunk_top - top) * rate)
         total = tl.sum(mass, axis=0)
         below = (total.to(tl.int32, bitcast=True) - 1).to(tl.float32, bitcast=True)
         target = tl.minimum(tl.load(uniform + row) * total, below)
         here = _first_beyond(mass, target, S)
         target -= tl.sum(tl.where(chunk < here, mass, 0.0), axis=0)
-        score = scores_at(logits + row * stride, top, warmth, here * CHUNK, size, CHUNK)
+        score = scores_at(logits + row * stride, top, rate, here * CHUNK, size, CHUNK)
         each = tl.exp(score)
         if least is not None:
             each = tl.where(score >= tl.load(least + row), each, 0.0)

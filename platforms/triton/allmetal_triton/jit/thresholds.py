@@ -17,7 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from allmetal_triton.jit.sampling import row_top, scores_at, warmth_of
+from allmetal_triton.jit.sampling import rate_of, row_top, scores_at
 
 PIVOTS = tl.constexpr(8)
 NEGLIGIBLE = tl.constexpr(-40.0)
@@ -40,24 +40,24 @@ def _wants(top_k, top_p, row):
 
 
 @triton.jit
-def _least(lows, min_p, row, top, warmth, chunks, by_mass, S: tl.constexpr):
+def _least(lows, min_p, row, top, rate, chunks, by_mass, S: tl.constexpr):
     """The least score there is to keep."""
     chunk = tl.arange(0, S)
     low = tl.load(lows + row * chunks + chunk, mask=chunk < chunks, other=float("inf"))
-    least = tl.div_rn(tl.min(low, axis=0) - top, warmth)
+    least = (tl.min(low, axis=0) - top) * rate
     if min_p is not None:
         least = tl.maximum(least, tl.log(tl.load(min_p + row)))
     return tl.where(by_mass, tl.maximum(least, NEGLIGIBLE), least)
 
 
 @triton.jit
-def _weights_from(logits, top, warmth, low, step, high, at, size, by_mass, CHUNK: tl.constexpr,
+def _weights_from(logits, top, rate, low, step, high, at, size, by_mass, CHUNK: tl.constexpr,
                   FIRST: tl.constexpr):  # fmt: skip
     """Weight of a chunk's scores from each pivot on, [P].
 
     Pivots one by one over scores held in registers: a table of both would not fit there.
     """
-    score = scores_at(logits, top, warmth, at, size, CHUNK)
+    score = scores_at(logits, top, rate, at, size, CHUNK)
     weight = tl.where(by_mass, tl.exp(score), 1.0)
     number = tl.arange(0, PIVOTS)
     found = tl.zeros([PIVOTS], dtype=tl.float32)
@@ -111,10 +111,10 @@ def narrow(
     k, p = _wants(top_k, top_p, row)
     number = tl.arange(0, PIVOTS)
     _, top = row_top(tops, row, chunks, S)
-    warmth = warmth_of(temperature, row)
+    rate = rate_of(temperature, row)
     by_mass = k <= 0
     if FIRST:
-        low = _least(lows, min_p, row, top, warmth, chunks, by_mass, S)
+        low = _least(lows, min_p, row, top, rate, chunks, by_mass, S)
         high = tl.maximum(-low, 1.0) * 1e-6  # above the largest score, which is 0
         over, all_kept = 0.0, -1.0
     else:
@@ -128,7 +128,7 @@ def narrow(
         tl.store(state + 9, over)
         tl.store(state + 10, all_kept)
     if (k > 0) | (p < 1):
-        each = _weights_from(logits + row * stride, top, warmth, low, step, high, chunk * CHUNK,
+        each = _weights_from(logits + row * stride, top, rate, low, step, high, chunk * CHUNK,
                              size, by_mass, CHUNK, 0)  # fmt: skip
         tl.store(weights + (row * chunks + chunk) * PIVOTS + number, each)
 
@@ -152,14 +152,15 @@ def collect(
             tl.store(state + 9, over)
             tl.store(state + 10, all_kept)
         _, top = row_top(tops, row, chunks, S)
-        warmth = warmth_of(temperature, row)
-        score = scores_at(logits + row * stride, top, warmth, chunk * CHUNK, size, CHUNK)
+        rate = rate_of(temperature, row)
+        score = scores_at(logits + row * stride, top, rate, chunk * CHUNK, size, CHUNK)
         taken = ((score >= low) & ((score < high) | (k > 0))).to(tl.int32)
         count = tl.sum(taken, axis=0)
         mine = row * chunks + chunk
         tl.store(counts + mine, count)
-        place = tl.cumsum(taken, axis=0) - 1
-        tl.store(listed + mine * LISTED + place, score, mask=(taken > 0) & (place < LISTED))
+        if count > 0:
+            place = tl.cumsum(taken, axis=0) - 1
+            tl.store(listed + mine * LISTED + place, score, mask=(taken > 0) & (place < LISTED))
         rest = tl.arange(0, LISTED)
         nothing = tl.full([LISTED], float("-inf"), dtype=tl.float32)
         tl.store(listed + mine * LISTED + rest, nothing, mask=rest >= count)
@@ -169,17 +170,17 @@ def collect(
 
 
 @triton.jit
-def _total(logits, top, warmth, low, size, BLOCK: tl.constexpr):
+def _total(logits, top, rate, low, size, BLOCK: tl.constexpr):
     """Mass of the scores from `low` on."""
     total = tl.zeros([BLOCK], dtype=tl.float32)
     for at in range(0, size, BLOCK):
-        score = scores_at(logits, top, warmth, at, size, BLOCK)
+        score = scores_at(logits, top, rate, at, size, BLOCK)
         total += tl.where(score >= low, tl.exp(score), 0.0)
     return tl.sum(total, axis=0)
 
 
 @triton.jit
-def _search(logits, top, warmth, low, goal, size, by_mass, BLOCK: tl.constexpr):
+def _search(logits, top, rate, low, goal, size, by_mass, BLOCK: tl.constexpr):
     """The largest score such that the scores no smaller weigh `goal` or more, or else the least
     from `low` on.
 
@@ -194,7 +195,7 @@ def _search(logits, top, warmth, low, goal, size, by_mass, BLOCK: tl.constexpr):
         pivot = _pivot(least, step, high, part)
         weight = tl.zeros([PIVOTS], dtype=tl.float32)
         for at in range(0, size, BLOCK):
-            weight += _weights_from(logits, top, warmth, least, step, high, at, size, by_mass,
+            weight += _weights_from(logits, top, rate, least, step, high, at, size, by_mass,
                                     BLOCK, 1)  # fmt: skip
         enough = weight >= goal
         floor = tl.max(tl.where(enough, pivot, least), axis=0)
@@ -202,7 +203,7 @@ def _search(logits, top, warmth, low, goal, size, by_mass, BLOCK: tl.constexpr):
         lowest = tl.where(low < 0, float("inf"), float("inf"))
         highest = -lowest
         for at in range(0, size, BLOCK):
-            score = scores_at(logits, top, warmth, at, size, BLOCK)
+            score = scores_at(logits, top, rate, at, size, BLOCK)
             within = (score >= floor) & (score < bound)
             lowest = tl.minimum(lowest, tl.min(tl.where(within, score, float("inf")), axis=0))
             highest = tl.maximum(highest, tl.max(tl.where(within, score, float("-inf")), axis=0))
@@ -224,15 +225,15 @@ def resolve(
     row = tl.program_id(0).to(tl.int64)
     k, p = _wants(top_k, top_p, row)
     _, top = row_top(tops, row, chunks, S)
-    warmth = warmth_of(temperature, row)
-    low = _least(lows, min_p, row, top, warmth, chunks, False, S)
+    rate = rate_of(temperature, row)
+    low = _least(lows, min_p, row, top, rate, chunks, False, S)
     if NARROWED and (k > 0) | (p < 1):
         chunk = tl.arange(0, S)
         count = tl.load(counts + row * chunks + chunk, mask=chunk < chunks, other=0)
         low, over = tl.load(state + row * 12), tl.load(state + row * 12 + 9)
         all_kept = tl.load(state + row * 12 + 10)
         if tl.max(count, axis=0) > LISTED:
-            low = _resolve_in(logits + row * stride, top, warmth, low, 0.0, all_kept, k, p, size,
+            low = _resolve_in(logits + row * stride, top, rate, low, 0.0, all_kept, k, p, size,
                               BLOCK)  # fmt: skip
         else:
             low = _resolve_in(listed + row * chunks * LISTED, 0.0, 1.0, low, over, all_kept, k, p,
@@ -241,15 +242,15 @@ def resolve(
 
 
 @triton.jit
-def _resolve_in(values, top, warmth, low, over, all_kept, k, p, size, BLOCK: tl.constexpr):
+def _resolve_in(values, top, rate, low, over, all_kept, k, p, size, BLOCK: tl.constexpr):
     """Search `values`, a whole row or its list.  `over`: the weight of what they leave out."""
     if k > 0:
         if all_kept > k:
-            low = _search(values, top, warmth, low, k.to(tl.float32), size, False, BLOCK)
+            low = _search(values, top, rate, low, k.to(tl.float32), size, False, BLOCK)
         if p < 1:
-            goal = p * _total(values, top, warmth, low, size, BLOCK)
-            low = _search(values, top, warmth, low, goal, size, True, BLOCK)
+            goal = p * _total(values, top, rate, low, size, BLOCK)
+            low = _search(values, top, rate, low, goal, size, True, BLOCK)
     else:
         goal = tl.maximum(p * all_kept - over, 1e-30)  # something is kept, whatever rounding does
-        low = _search(values, top, warmth, low, goal, size, True, BLOCK)
+        low = _search(values, top, rate, low, goal, size, True, BLOCK)
     return low

@@ -17,6 +17,8 @@ from allmetal_triton.jit.thresholds import STATE_WORDS, collect, narrow, resolve
 from allmetal_triton.target import Target
 
 _CHUNK = 4096
+_WARPS = 4
+"""Of a chunk's program: with more, adding up across them takes longer than within."""
 _LISTED = 128
 """Scores of a chunk that are looked through one by one."""
 _PASSES = 3
@@ -133,7 +135,7 @@ class _Op:
             self._size,
             self._chunks,
             CHUNK=self._chunk,
-            num_warps=8,
+            num_warps=_WARPS,
         )
         return known
 
@@ -206,7 +208,7 @@ class _Op:
                 CHUNK=self._chunk,
                 S=self._row_of_chunks,
                 FIRST=turn == 0,
-                num_warps=8,
+                num_warps=_WARPS,
             )
         after = _PASSES % 2
         left = _Left(
@@ -229,7 +231,7 @@ class _Op:
             CHUNK=self._chunk,
             S=self._row_of_chunks,
             LISTED=_LISTED,
-            num_warps=8,
+            num_warps=_WARPS,
         )
         return left
 
@@ -248,5 +250,5 @@ class _Op:
             self._chunks,
             CHUNK=self._chunk,
             S=self._row_of_chunks,
-            num_warps=8,
+            num_warps=_WARPS,
         )
