@@ -6,6 +6,7 @@ an event; on one that does not, the host's memory is the device's, or a copy is 
 
 from __future__ import annotations
 
+import ctypes
 from array import array
 from dataclasses import dataclass
 
@@ -56,6 +57,20 @@ class Uploader:
         if staged.sent is not None:
             staged.sent.record()
         return sent
+
+    def overwrite(self, place: torch.Tensor, words: array[int]) -> None:
+        """As `send`, into the beginning of `place`, which is contiguous.
+
+        A host does it without torch: that would give up the interpreter's lock, and the thread
+        that schedules would work before the step is computed and not meanwhile.
+        """
+        if self._device.asynchronous or not self._shared:
+            self.send(words, into=place)
+            return
+        size = len(words) * words.itemsize
+        assert size <= place.numel() * place.element_size()
+        memory = (ctypes.c_char * size).from_address(place.data_ptr())
+        memoryview(memory).cast("B")[:] = memoryview(words).cast("B")
 
     def _stage(self, length: int) -> _Staged:
         """The ring's next buffer, free and long enough."""
