@@ -42,11 +42,12 @@ def table(device: DeviceInfo) -> CapabilityTable:
 
 
 def _float8(device: DeviceInfo) -> Capability:
+    """By what the compiler makes of it: instructions that turn 8 bits into more, or many others."""
     arch = ARCHS.get(plain(device.arch))
     if arch is None:
         return Unknown("the probe could not tell which architecture it is")
     if arch.float8 == "fnuz":
-        return Unsupported(f"{device.arch} has 8-bit formats of its own, with other exponents")
-    if not arch.float8:
-        return Unsupported(f"{device.arch} has no instructions for 8-bit floating point")
-    return Native("triton_attention")
+        return Native("triton_attention; the codes are OCP's, and read as half of what they mean")
+    if arch.family == "CDNA 4":
+        return Native("triton_attention")
+    return Emulated("triton_attention, which widens them with integer instructions")

@@ -1,4 +1,4 @@
-"""The platform's kernels by family: hipBLAS through torch, and Triton's."""
+"""The platform's kernels by family: AMD's own where they are installed, Triton's, and hipBLAS."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 
 from allmetal.platform.contract import AnyKernel, DeviceInfo
 from allmetal_rocm.arch import ARCHS, plain
+from allmetal_rocm.tuning import FEW_ROWS, MANY_ROWS
 from allmetal_triton.kernels import kernels as triton_kernels
-from allmetal_triton.target import FLOAT_DTYPES, Target
+from allmetal_triton.target import FLOAT_DTYPES, FNUZ, Target
 
 _USUAL = ARCHS["gfx942"]
 
@@ -19,14 +20,16 @@ def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
 
 
 def target(device: DeviceInfo) -> Target:
-    """Keys and values may be kept in 8 bits where the unit reads the OCP's formats, which are the
-    ones that torch names without a suffix."""
+    """Keys and values may be kept in 8 bits everywhere: what a unit has no instructions for, the
+    compiler writes out."""
     arch = ARCHS.get(plain(device.arch), _USUAL)
-    narrow = ("float8_e4m3fn", "float8_e5m2") if arch.float8 == "ocp" else ()
     return Target(
         num_cores=_num_compute_units,
         shared_memory=arch.lds,
-        cache_dtypes=(*FLOAT_DTYPES, *narrow),
+        cache_dtypes=(*FLOAT_DTYPES, *FNUZ),
+        fnuz=arch.float8 == "fnuz",
+        few_rows=FEW_ROWS.get(arch.family, ()),
+        many_rows=MANY_ROWS.get(arch.family, ()),
     )
 
 

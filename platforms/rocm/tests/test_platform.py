@@ -12,7 +12,7 @@ import torch
 
 from allmetal.errors import PlatformError
 from allmetal.platform.capabilities import FEATURES
-from allmetal.platform.contract import DeviceInfo, ModelFacts, Native, Unsupported
+from allmetal.platform.contract import DeviceInfo, Emulated, ModelFacts, Native, Unknown
 from allmetal_rocm import RocmPlatform
 from allmetal_rocm.advice import advise
 
@@ -85,18 +85,19 @@ def test_an_architecture_without_kernels_is_refused(
         RocmPlatform().open(MI300X)
 
 
-def test_eight_bit_caches_need_the_common_formats() -> None:
+def test_eight_bit_caches_are_told_apart_by_who_widens_them() -> None:
     platform = RocmPlatform()
 
     def answer(arch: str) -> object:
         return platform.capabilities(replace(MI300X, arch=arch))["kv_dtype.float8_e4m3fn"]
 
-    assert isinstance(answer("gfx950"), Native)
-    assert isinstance(answer("gfx1201"), Native)
-    for arch, why in (("gfx942", "other exponents"), ("gfx1100", "no instructions")):
-        refused = answer(arch)
-        assert isinstance(refused, Unsupported)
-        assert why in refused.reason
+    for arch, how in (("gfx942:sramecc+:xnack-", "half"), ("gfx950", "triton_attention")):
+        native = answer(arch)
+        assert isinstance(native, Native)
+        assert how in native.by
+    for arch in ("gfx90a", "gfx1100", "gfx1201"):
+        assert isinstance(answer(arch), Emulated)
+    assert isinstance(answer(""), Unknown)
 
 
 def test_every_capability_is_a_known_feature() -> None:

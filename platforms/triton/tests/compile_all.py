@@ -1,8 +1,9 @@
 """Compile kernels, as the usual models have them, for GPUs that need not be here.
 
 Usage: compile_all.py [--hot] BACKEND:ARCH ..., for instance `cuda:90 hip:gfx942`.  Prints as JSON
-what each kernel takes on each.  `--hot`: those alone that a decode step of a usual model launches.
-A program of its own, since a process either interprets kernels or compiles them.
+what each kernel takes on each, cut as the platform of that backend cuts it.  `--hot`: those alone
+that a decode step of a usual model launches.  A program of its own, since a process either
+interprets kernels or compiles them.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict, replace
+from importlib import import_module
 
 import torch
 
+from allmetal.platform.contract import AnyKernel, DeviceInfo, Spec, Supported
 from allmetal.platform.specs import (
     AttentionInputSpec,
     AttentionSpec,
@@ -26,11 +29,11 @@ from allmetal.platform.specs import (
     SamplingSpec,
 )
 from allmetal.testing.batches import paged_batch
-from allmetal_triton.compile_only import SHARED_MEMORY, compiling_for
+from allmetal_triton.compile_only import compiling_for
 from allmetal_triton.kernels import kernels
-from allmetal_triton.target import Target
 
 DTYPE = "bfloat16"
+PLATFORMS = {"cuda": ("allmetal_cuda", "sm_{}"), "hip": ("allmetal_rocm", "{}")}
 LLAMA = AttentionSpec(
     dtype=DTYPE,
     kv_dtype=DTYPE,
@@ -47,6 +50,7 @@ ATTENTIONS = [
     replace(LLAMA, head_dim=64, num_heads=64, window=128, sinks=True),
     replace(LLAMA, head_dim=512, num_heads=16, num_kv_heads=2),
     replace(LLAMA, block_size=64),
+    replace(LLAMA, kv_dtype="float8_e4m3fn"),
 ]
 INPUTS = [
     AttentionInputSpec(
@@ -63,16 +67,17 @@ INPUTS = [
     )
     for norm, interleaved in (("none", False), ("head", False), ("full", False), ("none", True))
 ]
+INPUTS.append(replace(INPUTS[0], kv_dtype="float8_e4m3fn"))
 
 
 def compile_attention(spec: AttentionSpec, offered) -> None:  # type: ignore[no-untyped-def]
     """A decode step and one with a prompt."""
     op = offered["attention"][0].build(spec)
-    dtype = getattr(torch, spec.dtype)
+    dtype, kept = getattr(torch, spec.dtype), getattr(torch, spec.kv_dtype)
     sinks = torch.zeros(spec.num_heads) if spec.sinks else None
     for lens in ([1, 1], [1, 300]):
         paged = paged_batch(lens, [400, 400], spec.block_size, generator=torch.Generator())
-        cache = torch.zeros(op.cache_shape(paged.num_blocks), dtype=dtype)
+        cache = torch.zeros(op.cache_shape(paged.num_blocks), dtype=kept)
         q = torch.zeros(sum(lens), spec.num_heads, spec.head_dim, dtype=dtype)
         op(q, cache, paged.attention, sinks)
 
@@ -81,7 +86,8 @@ def compile_input(spec: AttentionInputSpec, offered) -> None:  # type: ignore[no
     """Few tokens and many."""
     op = offered["attention_input"][0].build(spec)
     dtype, heads = getattr(torch, spec.dtype), spec.num_heads + 2 * spec.num_kv_heads
-    cache = torch.zeros(32, 2, spec.block_size, spec.num_kv_heads, spec.head_dim, dtype=dtype)
+    kept, shape = getattr(torch, spec.kv_dtype), (spec.num_kv_heads, spec.head_dim)
+    cache = torch.zeros(32, 2, spec.block_size, *shape, dtype=kept)
     each = {"none": 0, "head": 1, "full": spec.num_heads}[spec.qk_norm]
     weight = torch.zeros(each * spec.head_dim, dtype=dtype) if each else None
     for num_tokens in (1, 300):
@@ -172,30 +178,34 @@ def compile_hot(offered) -> None:  # type: ignore[no-untyped-def]
 
 def compile_everything(offered) -> None:  # type: ignore[no-untyped-def]
     for attention in ATTENTIONS:
-        compile_attention(attention, offered)
+        if taken(offered["attention"][0], attention):
+            compile_attention(attention, offered)
     for given in INPUTS:
-        compile_input(given, offered)
+        if taken(offered["attention_input"][0], given):
+            compile_input(given, offered)
     compile_the_rest(offered)
     compile_moe(offered)
 
 
+def taken(kernel: AnyKernel, spec: Spec) -> bool:
+    """Some devices have no 8-bit formats."""
+    return isinstance(kernel.supports(spec), Supported)
+
+
 def main() -> None:
     hot, names = "--hot" in sys.argv, [name for name in sys.argv[1:] if name != "--hot"]
-    taken = {}
+    found = {}
     for name in names:
         backend, number = name.split(":")
+        package, spelled = PLATFORMS[backend]
         arch = int(number) if number.isdigit() else number
-        target = Target(
-            num_cores=lambda: 100,
-            shared_memory=SHARED_MEMORY[arch],
-            dot_rows=64 if arch in (90, 100) else 16,
-            early=arch in (90, 100, 120),
-        )
-        offered = kernels(target)
-        with compiling_for(backend, arch) as found:
+        info = DeviceInfo(index=0, name=name, total_memory=0, arch=spelled.format(number))
+        target = import_module(f"{package}.kernels").target(info)
+        offered = kernels(replace(target, num_cores=lambda: 100))
+        with compiling_for(backend, arch) as usages:
             (compile_hot if hot else compile_everything)(offered)
-        taken[name] = [asdict(usage) for usage in found]
-    print(json.dumps(taken))
+        found[name] = [asdict(usage) for usage in usages]
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

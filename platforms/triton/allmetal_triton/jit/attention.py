@@ -135,6 +135,7 @@ def attention(
     """q [T, KV_HEADS * GROUP, DIM], `q_stride` between tokens; out the same, contiguous.
 
     PHASES: tiles that all rows see in full are done without masks; else every tile has them.
+    A cache read as half of what it stands for (`target.halved`) has `scale` make up for its keys.
     ROWS: rows an item can really have; parts are added up AT_ONCE rows of PARTS parts at a time.
     """
     let_next_begin(EARLY)
@@ -173,6 +174,9 @@ def attention(
                        scale, DIM, PAGE, WINDOW, SOFT_CAP, PRECISION, N, D, False)
     state = _tiles(state, high, stop, first, stop, q_MD, place, pages, keys, strides,
                    scale, DIM, PAGE, WINDOW, SOFT_CAP, PRECISION, N, D, True)
+    kind = cache.dtype.element_ty
+    if kind.is_fp8e4b8() or kind.is_fp8e5b16():
+        state = (state[0], state[1], state[2] * 2.0)
     finish(state, out, slot, head, tile, part, num_parts, begin, query_len, counters, part_sums,
            part_values, KV_HEADS, GROUP, DIM, M, D, ROWS, AT_ONCE, PARTS)
     # fmt: on

@@ -21,7 +21,7 @@ from allmetal.platform.specs import AttentionOp, AttentionSpec
 from allmetal_triton.jit.attention import attention
 from allmetal_triton.jit.schedule import ITEM_WORDS, schedule
 from allmetal_triton.ops.attention_tiles import Tiles, few_rows, many_rows, most_few_rows
-from allmetal_triton.target import Target, refuse_cache_dtype, refuse_dtype
+from allmetal_triton.target import Target, halved, refuse_cache_dtype, refuse_dtype
 
 _LARGEST_HEAD = 512
 _ANY_LENGTH = 1 << 30
@@ -99,6 +99,9 @@ class PagedAttention:
         self._spare = max(1, self._num_cores * _PARTS_PER_CORE // spec.num_kv_heads)
         self._key = ("triton.attention", spec)
         self._options = target.launch_options
+        narrow = halved(target, spec.kv_dtype)
+        self._read_as = None if narrow is None else getattr(torch, narrow)
+        self._scale = spec.scale if narrow is None else 2 * spec.scale
 
     def cache_shape(self, num_blocks: int) -> tuple[int, ...]:
         s = self._spec
@@ -130,7 +133,7 @@ class PagedAttention:
     def _schedule(self, q: torch.Tensor, batch: AttentionBatch) -> Iterator[Launch]:
         """One launch of small items for all, or one for single tokens and one for the rest."""
         num_seqs, most = batch.seq_lens.shape[0], batch.max_query_len
-        if most * self._group <= most_few_rows(self._spec):
+        if most * self._group <= most_few_rows(self._spec, self._target):
             tiles = few_rows(self._spec, self._target, most * self._group)
             yield self._items(q, batch, tiles, num_seqs, (1, _ANY_LENGTH))
             return
@@ -208,6 +211,8 @@ class PagedAttention:
     ) -> None:
         spec, tiles = self._spec, launch.tiles
         block_stride, value_offset, token_stride, head_stride = cache.stride()[:4]
+        if self._read_as is not None:
+            cache = cache.view(self._read_as)
         attention[(launch.slots * spec.num_kv_heads,)](
             q,
             cache,
@@ -218,7 +223,7 @@ class PagedAttention:
             launch.part_sums,
             launch.part_values,
             sinks,
-            spec.scale,
+            self._scale,
             q.stride(0),
             batch.block_table.stride(0),
             block_stride,

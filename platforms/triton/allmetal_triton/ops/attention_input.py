@@ -14,7 +14,7 @@ import triton
 from allmetal.platform.contract import Support, Supported, Unsupported
 from allmetal.platform.specs import AttentionInputOp, AttentionInputSpec
 from allmetal_triton.jit.attention_input import attention_input
-from allmetal_triton.target import Target, refuse_cache_dtype, refuse_dtype
+from allmetal_triton.target import Target, halved, refuse_cache_dtype, refuse_dtype
 
 _LAYOUTS = ("nhd", "hnd")
 _FEW_TOKENS = 64
@@ -49,6 +49,8 @@ class _Op:
         self._options = target.launch_options
         up = triton.next_power_of_2
         self._spec = spec
+        narrow = halved(target, spec.kv_dtype)
+        self._write_as = None if narrow is None else getattr(torch, narrow)
         self._num_heads = spec.num_heads + 2 * spec.num_kv_heads
         self._pairs = up(max(1, spec.rotary_dim // 2))
         self._rest = up(max(1, spec.head_dim - spec.rotary_dim))
@@ -80,6 +82,8 @@ class _Op:
         block_stride, value_offset, token_stride, head_stride = cache.stride()[:4]
         if spec.kv_layout == "hnd":
             token_stride, head_stride = head_stride, token_stride
+        if self._write_as is not None:
+            cache = cache.view(self._write_as)
         heads = self._heads_at_once(num_tokens)
         attention_input[(num_tokens, triton.cdiv(self._num_heads, heads))](
             qkv,

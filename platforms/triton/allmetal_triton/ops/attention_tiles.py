@@ -8,7 +8,7 @@ import triton
 
 from allmetal.platform.kv import DTYPE_BYTES
 from allmetal.platform.specs import AttentionSpec
-from allmetal_triton.target import Target
+from allmetal_triton.target import AttentionTile, Target
 
 _SMALLEST_DOT = 16
 _ADDED_AT_ONCE = 8192
@@ -40,8 +40,10 @@ class Tiles:
         return max(1, min(16, bound // (self.rows_at_once * self.d)))
 
 
-def most_few_rows(spec: AttentionSpec) -> int:
+def most_few_rows(spec: AttentionSpec, target: Target) -> int:
     """Up to here reading keys takes longer than multiplying them."""
+    if chosen := _chosen(target.few_rows, spec):
+        return chosen.m
     return 64 if spec.head_dim <= 256 else 32
 
 
@@ -50,6 +52,8 @@ def few_rows(spec: AttentionSpec, target: Target, rows: int) -> Tiles:
     d = triton.next_power_of_2(spec.head_dim)
     real = triton.next_power_of_2(rows)
     m = max(_SMALLEST_DOT, real)
+    if chosen := _chosen(target.few_rows, spec):
+        return _tiles(chosen, m, d, real, phases=False)
     n, fit = _keys_and_stages(spec, target.shared_memory // 2, m, 64 if d <= 128 else 32, 3)
     # A loop of s stages keeps s - 1 tiles in shared memory.
     return Tiles(m=m, n=n, d=d, rows=real, phases=False, num_warps=4, num_stages=fit + 1)
@@ -58,11 +62,32 @@ def few_rows(spec: AttentionSpec, target: Target, rows: int) -> Tiles:
 def many_rows(spec: AttentionSpec, target: Target) -> Tiles:
     """For items bound by arithmetic: as many rows as the registers hold."""
     d = triton.next_power_of_2(spec.head_dim)
+    if chosen := _chosen(target.many_rows, spec):
+        return _tiles(chosen, chosen.m, d, chosen.m, phases=True)
     wide = target.dot_rows >= 64
     m = min(128 if wide else 64, 16384 // d)
     n, num_stages = _keys_and_stages(spec, target.shared_memory, m, 64 if wide else 32, 3)
     num_warps = 8 if d > (64 if wide else 128) else 4
     return Tiles(m=m, n=n, d=d, rows=m, phases=True, num_warps=num_warps, num_stages=num_stages)
+
+
+def _chosen(tiles: tuple[AttentionTile, ...], spec: AttentionSpec) -> AttentionTile | None:
+    """The first that is large enough, where the device has any."""
+    if DTYPE_BYTES[spec.dtype] != 2:
+        return None
+    return next((tile for tile in tiles if spec.head_dim <= tile.head_dim), None)
+
+
+def _tiles(chosen: AttentionTile, m: int, d: int, rows: int, *, phases: bool) -> Tiles:
+    return Tiles(
+        m=m,
+        n=chosen.n,
+        d=d,
+        rows=rows,
+        phases=phases,
+        num_warps=chosen.num_warps,
+        num_stages=chosen.num_stages,
+    )
 
 
 def _keys_and_stages(
