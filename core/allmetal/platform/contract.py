@@ -138,6 +138,10 @@ class Advice:
 
     `graph_sizes`: sequences of the decode steps to record.  `graph_tokens`: tokens of the steps
     with prompts to record: as far as launching a step takes longer than computing it.
+
+    `static_shapes`: a program is compiled for every shape of a tensor.  Then no step is left to be
+    launched by hand: the ladders are carried on to the largest step, and whatever else of a step
+    changes its length is padded to powers of two.
     """
 
     dtype: str | None = None
@@ -148,6 +152,7 @@ class Advice:
     kv_memory_fraction: float = 0.9
     graph_sizes: tuple[int, ...] = ()
     graph_tokens: tuple[int, ...] = ()
+    static_shapes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ class Plan:
     which dense ones become while loading; None is dense.  `graph_sizes`: batches of the decode
     steps that are recorded, rising; `graph_tokens`: tokens of those with prompts.  `kernels` is
     empty where the platform's own executor computes.  `policies`: for what turns out while loading.
+    `static_shapes`: all steps are padded to those sizes, and what is not recorded to powers of two.
     """
 
     platform: str
@@ -74,6 +75,7 @@ class Plan:
     kernels: tuple[KernelUse, ...] = ()
     policies: Policies = field(default_factory=Policies)
     graph_tokens: tuple[int, ...] = ()
+    static_shapes: bool = False
 
     @property
     def warnings(self) -> tuple[Decision, ...]:

@@ -49,6 +49,7 @@ def plan(
     async_scheduling = rows.switch("async_scheduling", config.async_scheduling)
     most_tokens = min(max_num_batched_tokens, max_num_seqs * max_model_len)
     graph_sizes, graph_tokens = _graphs(rows, model, advice, max_num_seqs, most_tokens)
+    static_shapes = _static_shapes(rows, advice, graph_tokens)
     tensor_parallel_size = _tensor_parallel(rows, num_devices)
     _rest(rows)
     return Plan(
@@ -68,6 +69,7 @@ def plan(
         async_scheduling=async_scheduling,
         graph_sizes=graph_sizes,
         graph_tokens=graph_tokens,
+        static_shapes=static_shapes,
         decisions=tuple(rows.rows),
         tensor_parallel_size=tensor_parallel_size,
         policies=rows.policies,
@@ -292,15 +294,33 @@ def _graphs(
     if asked is False or not rows.has(feature):
         rows.switch(feature, asked)
         return (), ()
-    sizes = tuple(sorted({min(size, most_seqs) for size in advice.graph_sizes}))
+    sizes = _ladder(advice.graph_sizes, most_seqs, advice)
     reason = rows.describe(feature)
     if not sizes and asked:
         why = "the platform advises no sizes to record"
         rows.fall_back(feature, feature, "on", "off", reason=why, hint="--no-graph-capture")
         return (), ()
-    tokens = tuple(sorted({min(size, most_tokens) for size in advice.graph_tokens if sizes}))
+    tokens = _ladder(advice.graph_tokens, most_tokens, advice) if sizes else ()
     rows.add(feature, "on" if asked else None, name_sizes(sizes, tokens), reason=reason)
     return sizes, tokens
+
+
+def _ladder(sizes: tuple[int, ...], most: int, advice: Advice) -> tuple[int, ...]:
+    """Cut off at `most`, and where shapes are static carried on to it."""
+    last = {most} if sizes and advice.static_shapes else set()
+    return tuple(sorted({min(size, most) for size in sizes} | last))
+
+
+def _static_shapes(rows: _Rows, advice: Advice, tokens: tuple[int, ...]) -> bool:
+    """Only recorded steps have few shapes: without them nothing is gained by padding the rest."""
+    if not advice.static_shapes:
+        return False
+    row, why = "static_shapes", "a program is compiled for each shape"
+    if not tokens:
+        rows.add(row, None, "off", by="platform", reason=f"{why}, and no step is recorded")
+        return False
+    rows.add(row, None, "on", by="platform", reason=why)
+    return True
 
 
 def _tensor_parallel(rows: _Rows, num_devices: int) -> int:

@@ -24,6 +24,8 @@ from allmetal.runner.transfer import Uploader
 class SampleRows:
     """The sequences that get a token from this step.  `positions`: where that token will stand,
     which is also the number of tokens before it.  `hidden`: their rows among the T, None if all.
+
+    Where lengths are padded rows of the padding slot follow, which get a token for nothing.
     """
 
     host_slots: list[int]
@@ -66,12 +68,16 @@ class InputBuilder:
         partial = 0 < sampling < len(seq_lens)
         if partial:
             sections.append(pack_samples(step, seq_lens, query_starts, words))
-        sections += self._state.pack_updates(step, words)
+        if self._state.padding.static:
+            self._state.update(step, self._uploader)
+        else:
+            sections += self._state.pack_updates(step, words)
         packed = list(self._uploader.send(words).split(sections))
         slots, lens, *rest = packed
         starts = self._ramp[: len(slots) + 1] if decode else rest.pop(0)
         rows = rest.pop(0).view(3, -1) if partial else None
-        self._state.apply_updates(step, rest)
+        if not self._state.padding.static:
+            self._state.apply_updates(step, rest)
         batch = self._batch(step, slots, lens, starts, seq_lens)
         samples = None
         if sampling:
@@ -106,6 +112,18 @@ class InputBuilder:
         query_start = self._ramp32[: num_seqs + 1] if decode else starts.to(torch.int32)
         places = Places(slots=slots, rows=rows, token_slots=token_slots, positions=positions)
         return batch_of(self._state, places, lens, query_start, numbers)
+
+
+def padded_samples(
+    step: StepPlan, seq_lens: list[int], query_starts: list[int], state: SequenceState
+) -> tuple[array[int], list[int], list[int]]:
+    """What `pack_samples` packs, of all sequences that sample and of padding behind them, with the
+    slots and positions once more for the host."""
+    words, padding = array("q"), state.padding
+    ends = [end - 1 for end in query_starts[1:]]
+    for column, filler in ((step.slots, state.padding_slot), (seq_lens, 1), (ends, 0)):
+        length = padding.append(words, list(compress(column, step.samples)), filler)
+    return words, words[:length].tolist(), words[length : 2 * length].tolist()
 
 
 def pack_samples(

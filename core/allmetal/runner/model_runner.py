@@ -31,6 +31,7 @@ from allmetal.runner.graphs import (
     record_steps,
 )
 from allmetal.runner.inputs import InputBuilder, StepInputs
+from allmetal.runner.padding import Padding
 from allmetal.runner.prompt_logprobs import PromptLogprobs
 from allmetal.runner.rehearsal import rehearse
 from allmetal.runner.sampler.logprobs import RowLogprobs
@@ -50,6 +51,7 @@ class LaunchedStep:
     step_id: int
     words: torch.Tensor | Download  # token ids, then each of `logprobs` packed
     num_tokens: int
+    num_rows: int  # token ids among `words`: the rest is padding
     sampled: RowLogprobs | None
     sampled_rows: list[int]
     prompt: list[tuple[int, RowLogprobs]]  # (slot, its entries)
@@ -60,14 +62,15 @@ class LaunchedStep:
     def collect(self) -> StepOutput:
         words = self.words
         values: list[int] = words.tolist() if isinstance(words, torch.Tensor) else words.words()
-        token_ids, rest = values[: self.num_tokens], values[self.num_tokens :]
+        token_ids, rest = values[: self.num_tokens], values[self.num_rows :]
         logprobs: list[Logprobs | None] | None = None
         if self.sampled is not None:
             by_row: list[Logprobs | None] = [None] * self.num_tokens
             entries = self.sampled.unpack(rest[: self.sampled.num_words])
             rest = rest[self.sampled.num_words :]
             for row, entry in zip(self.sampled_rows, entries, strict=True):
-                by_row[row] = entry
+                if row >= 0:
+                    by_row[row] = entry
             logprobs = by_row
         prompt: dict[int, list[Logprobs]] = {}
         for slot, rows in self.prompt:
@@ -124,10 +127,11 @@ class ModelRunner:
             num_groups=len(layout.groups),
             block_size=layout.block_size,
             device=self._target,
+            padding=Padding(static=plan.static_shapes),
         )
         self._inputs = InputBuilder(self._state, self._uploader, plan.max_num_batched_tokens)
         self._sampler = Sampler(self._state, self._uploader, self._op, model.vocab_size)
-        self._prompt_logprobs = PromptLogprobs(self._state, model)
+        self._prompt_logprobs = PromptLogprobs(self._state, model, self._uploader)
         return self._record(plan)
 
     def release(self) -> None:
@@ -242,7 +246,8 @@ class ModelRunner:
         return LaunchedStep(
             step_id=step.step_id,
             words=words if self._downloader is None else self._downloader.fetch(words),
-            num_tokens=0 if sampled is None else sampled.token_ids.shape[0],
+            num_tokens=0 if sampled is None else sum(step.samples),
+            num_rows=0 if sampled is None else sampled.token_ids.shape[0],
             sampled=logprobs,
             sampled_rows=[] if sampled is None else sampled.logprob_rows,
             prompt=prompt,

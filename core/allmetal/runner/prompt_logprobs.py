@@ -6,12 +6,15 @@ state belongs to the first token of the next chunk, which the state already know
 
 from __future__ import annotations
 
+from array import array
+
 import torch
 
 from allmetal.executor.contract import SequenceStart, StepPlan
 from allmetal.runner.inputs import StepInputs
 from allmetal.runner.sampler.logprobs import RowLogprobs, row_logprobs
 from allmetal.runner.state import SequenceState
+from allmetal.runner.transfer import Uploader
 from allmetal_models.base import CausalLM
 
 MAX_LOGITS = 1 << 24
@@ -19,8 +22,9 @@ MAX_LOGITS = 1 << 24
 
 
 class PromptLogprobs:
-    def __init__(self, state: SequenceState, model: CausalLM) -> None:
+    def __init__(self, state: SequenceState, model: CausalLM, uploader: Uploader) -> None:
         self._state = state
+        self._uploader = uploader
         self._model = model
         self._asked: dict[int, tuple[int, int]] = {}  # slot -> (entries, prompt length)
         self._rows = max(1, MAX_LOGITS // model.vocab_size)
@@ -47,8 +51,24 @@ class PromptLogprobs:
             for first in range(0, max(length, 0), self._rows):
                 size = min(self._rows, length - first)
                 begin = inputs.query_starts[index] + first
-                logits = self._model.logits(hidden[begin : begin + size])
                 target = computed + first + 1
-                ids = self._state.tokens[slot, target : target + size].to(torch.int64)
-                found.append((slot, row_logprobs(logits, ids, [count] * size)))
+                rows, ids = self._rows_and_ids(hidden, begin, slot, target, size)
+                logits = self._model.logits(rows)
+                padding = self._state.padding
+                found.append((slot, row_logprobs(logits, ids, [count] * size, padding)))
         return found
+
+    def _rows_and_ids(
+        self, hidden: torch.Tensor, begin: int, slot: int, target: int, size: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`size` rows of `hidden` from `begin` on, and the slot's tokens from `target` on."""
+        state = self._state
+        if not state.padding.static:
+            ids = state.tokens[slot, target : target + size].to(torch.int64)
+            return hidden[begin : begin + size], ids
+        words, place = array("q"), slot * state.row_length + target
+        state.padding.append(words, range(begin, begin + size), begin)
+        state.padding.append(words, range(place, place + size), place)
+        rows, places = self._uploader.send(words).view(2, -1).unbind(0)
+        ids = state.flat_tokens.index_select(0, places).to(torch.int64)
+        return hidden.index_select(0, rows), ids

@@ -13,7 +13,9 @@ from array import array
 import torch
 
 from allmetal.executor.contract import StepPlan
+from allmetal.runner.padding import AS_THEY_ARE, Padding
 from allmetal.runner.sampler.params import RECORD_WORDS, no_record, record
+from allmetal.runner.transfer import Uploader
 
 
 class SequenceState:
@@ -31,7 +33,9 @@ class SequenceState:
         num_groups: int,
         block_size: int,
         device: torch.device,
+        padding: Padding = AS_THEY_ARE,
     ) -> None:
+        self.padding = padding
         self.num_slots = num_slots
         self.padding_slot = num_slots
         self.num_groups = num_groups
@@ -50,6 +54,64 @@ class SequenceState:
         self.flat_tokens = self.tokens.view(-1)
         self._flat_tables = self.tables.view(-1)
 
+    def update(self, step: StepPlan, uploader: Uploader) -> None:
+        """Make the step's changes."""
+        if self.padding.static:
+            self._update_padded(step, uploader)
+            return
+        words = array("q")
+        sections = self.pack_updates(step, words)
+        if sections:
+            self.apply_updates(step, list(uploader.send(words).split(sections)))
+
+    def _update_padded(self, step: StepPlan, uploader: Uploader) -> None:
+        """Each kind of change as pairs of a place and what stands there, filled up with pairs that
+        change the padding's row, which is nobody's."""
+        if step.starts:
+            words = array("q")
+            count = self.padding.append(words, [s.slot for s in step.starts], self.padding_slot)
+            for start in step.starts:
+                words.frombytes(record(start))
+            for _ in range(count - len(step.starts)):
+                words.extend(no_record())
+            slots, records = uploader.send(words).split([count, RECORD_WORDS * count])
+            self.records.index_copy_(0, slots, records.view(-1, RECORD_WORDS))
+            self.tables.index_fill_(1, slots, 0)
+            places, ids = array("q"), array("q")
+            for start in step.starts:
+                first = start.slot * self.row_length
+                places.extend(range(first, first + len(start.token_ids)))
+                ids.extend(start.token_ids)
+            first = self.padding_slot * self.row_length
+            self._write_pairs(self.flat_tokens, places, ids, first, uploader)
+        if step.new_blocks:
+            places, blocks = self._block_places(step)
+            first = self.padding_slot * self.blocks_per_row
+            self._write_pairs(self._flat_tables, places, blocks, first, uploader)
+
+    def _write_pairs(
+        self,
+        into: torch.Tensor,
+        places: array[int],
+        values: array[int],
+        nowhere: int,
+        uploader: Uploader,
+    ) -> None:
+        words = array("q")
+        self.padding.append(words, places, nowhere)
+        self.padding.append(words, values, 0)
+        at, what = uploader.send(words).view(2, -1).unbind(0)
+        into.index_copy_(0, at, what.to(torch.int32))
+
+    def _block_places(self, step: StepPlan) -> tuple[array[int], array[int]]:
+        """Where new blocks are noted in the flat tables, and which."""
+        places, blocks = array("q"), array("q")
+        for slot, group, index, block_ids in step.new_blocks:
+            first = (group * self.tables.shape[1] + slot) * self.blocks_per_row + index
+            places.extend(range(first, first + len(block_ids)))
+            blocks.extend(block_ids)
+        return places, blocks
+
     def pack_updates(self, step: StepPlan, words: array[int]) -> list[int]:
         """Append the step's changes to `words`; returns the lengths of the appended sections."""
         sections: list[int] = []
@@ -62,14 +124,9 @@ class SequenceState:
             sections += [len(step.starts), RECORD_WORDS * len(step.starts)]
             sections += [len(start.token_ids) for start in step.starts]
         if step.new_blocks:
-            places: list[int] = []
-            blocks: list[int] = []
-            for slot, group, index, block_ids in step.new_blocks:
-                first = (group * self.tables.shape[1] + slot) * self.blocks_per_row + index
-                places.extend(range(first, first + len(block_ids)))
-                blocks.extend(block_ids)
-            words.fromlist(places)
-            words.fromlist(blocks)
+            places, blocks = self._block_places(step)
+            words.extend(places)
+            words.extend(blocks)
             sections += [len(places), len(blocks)]
         return sections
 

@@ -70,7 +70,6 @@ class Decoder:
     def load_weights(self, readers: Iterable[tuple[str, WeightReader]]) -> None:
         load(self._root.ctx, self._root.wanted, readers, self._ignored)
 
-    @torch.inference_mode()
     def forward(self, batch: Batch) -> torch.Tensor:
         x: torch.Tensor = self._embed(batch.token_ids)
         stream: Stream = None
@@ -80,7 +79,6 @@ class Decoder:
             return self._norm(x)
         return self._norm(x, stream)[0]
 
-    @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         if isinstance(self._head, Pooler):
             raise ModelError("this model was built to give vectors of texts, not to continue them")

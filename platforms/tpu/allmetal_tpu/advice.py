@@ -25,6 +25,7 @@ def advise(device: DeviceInfo, model: ModelFacts) -> Advice:
         max_num_seqs=most_seqs,
         graph_sizes=_powers(most_seqs),
         graph_tokens=_powers(most_tokens, first=16),
+        static_shapes=True,
     )
 
 

@@ -6,6 +6,7 @@ from allmetal.platform.contract import (
     Capability,
     CapabilityTable,
     DeviceInfo,
+    Native,
     Unsupported,
 )
 
@@ -23,6 +24,6 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "collective.all_reduce": Unsupported(_ALONE),
         "collective.all_gather": Unsupported(_ALONE),
         "collective.all_to_all": Unsupported(_ALONE),
-        "graph_capture": Unsupported("steps are not compiled whole yet"),
+        "graph_capture": Native("one XLA program a step, through torch.compile"),
     }
     return capabilities

@@ -68,6 +68,9 @@ class DecodeGraphs:
         self._sections = 2 + state.num_groups
         self._steps: Ladder | None = None
         self._draws: dict[bool, Ladder] = {}
+        self._made_views: dict[
+            tuple[int, int], tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+        ] = {}
 
     @property
     def sizes(self) -> Sequence[int]:
@@ -84,6 +87,7 @@ class DecodeGraphs:
     def record(self, capture: GraphCapture, sizes: Sequence[int]) -> str | None:
         """Record steps of `sizes` sequences.  Returns why some are missing, or None."""
         device, largest = self._state.tokens.device, max(sizes)
+        self._made_views.clear()
         self._words = torch.empty(self._sections * largest, dtype=torch.int64, device=device)
         self._logits = torch.empty(largest, self._model.vocab_size, device=device)
         self._query_start = torch.arange(largest + 1, dtype=torch.int32, device=device)
@@ -169,25 +173,35 @@ class DecodeGraphs:
         packed = self._pack(step, lengths, size)
         if packed is None:
             return None
-        self._uploader.send(packed, into=self._words)
+        self._uploader.overwrite(self._words, packed)
         assert self._steps is not None
         token_ids = self._steps.launch(size)
         if token_ids is None:
             return None
-        slots, positions = self._words_of(size)[:2, :count].unbind(0)
+        padding = size - count if self._state.padding.static else 0
+        count += padding
+        slots, positions, logits = self._views(size, count)
         rows = SampleRows(
-            host_slots=step.slots,
-            host_positions=lengths,
+            host_slots=step.slots + [self._state.padding_slot] * padding,
+            host_positions=lengths + [1] * padding,
             slots=slots,
             positions=positions,
             hidden=None,
         )
         return Replayed(
             rows=rows,
-            logits=self._logits[:count],
-            token_ids=token_ids[:count],
+            logits=logits,
+            token_ids=token_ids if count == size else token_ids[:count],
             size=size,
         )
+
+    def _views(self, size: int, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Slots, positions and logits of the first rows of a graph: made once, since between two
+        steps every call of torch counts."""
+        if (size, count) not in self._made_views:
+            slots, positions = self._words_of(size)[:2, :count].unbind(0)
+            self._made_views[size, count] = slots, positions, self._logits[:count]
+        return self._made_views[size, count]
 
     def draw(self, step: Replayed, *, filtered: bool) -> torch.Tensor | None:
         """Tokens [N] int64 of a step just replayed, drawn as each sequence wants; `filtered`: some

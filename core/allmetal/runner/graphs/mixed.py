@@ -22,7 +22,13 @@ from allmetal.platform.batch import DeviceOnly
 from allmetal.platform.contract import GraphCapture
 from allmetal.runner.batches import HostNumbers, Places, batch_of
 from allmetal.runner.graphs.recording import Launch, record_ladder
-from allmetal.runner.inputs import StepInputs, pack_samples, sample_rows
+from allmetal.runner.inputs import (
+    SampleRows,
+    StepInputs,
+    pack_samples,
+    padded_samples,
+    sample_rows,
+)
 from allmetal.runner.state import SequenceState
 from allmetal.runner.transfer import Uploader
 from allmetal_models.base import CausalLM
@@ -106,19 +112,22 @@ class MixedGraphs:
         rows = self._rows(size)
         if size - step.num_tokens > (rows - len(step.slots)) * self._longest:
             return None
-        self._update(step)
+        self._state.update(step, self._uploader)
         seq_lens = [c + n for c, n in zip(step.num_computed, step.num_scheduled, strict=True)]
         query_starts = list(accumulate(step.num_scheduled, initial=0))
         words = array("q")
         self._append_places(words, step.slots, seq_lens, query_starts, size)
         sampling = sum(step.samples)
-        if partial := 0 < sampling < len(seq_lens):
+        partial = 0 < sampling < len(seq_lens) and not self._state.padding.static
+        if partial:
             pack_samples(step, seq_lens, query_starts, words)
         sent = self._uploader.send(words, into=self._words)
         recorded = self._steps[size]
         recorded.graph.replay()
         samples = None
-        if sampling:
+        if sampling and self._state.padding.static:
+            samples = self._padded(step, seq_lens, query_starts)
+        elif sampling:
             count = len(seq_lens)
             samples = sample_rows(
                 step,
@@ -131,11 +140,17 @@ class MixedGraphs:
             )
         return StepInputs(query_starts=query_starts, samples=samples), recorded.result
 
-    def _update(self, step: StepPlan) -> None:
-        words = array("q")
-        sections = self._state.pack_updates(step, words)
-        if sections:
-            self._state.apply_updates(step, list(self._uploader.send(words).split(sections)))
+    def _padded(self, step: StepPlan, seq_lens: list[int], query_starts: list[int]) -> SampleRows:
+        """The rows that sample, sent apart from the rest, so that their length is theirs alone."""
+        words, slots, positions = padded_samples(step, seq_lens, query_starts, self._state)
+        sent = self._uploader.send(words).view(3, -1)
+        return SampleRows(
+            host_slots=slots,
+            host_positions=positions,
+            slots=sent[0],
+            positions=sent[1],
+            hidden=sent[2],
+        )
 
     def _append_places(
         self,

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 
 from allmetal.request import Logprobs
+from allmetal.runner.padding import AS_THEY_ARE, Padding
 
 
 @dataclass(slots=True, kw_only=True)
 class RowLogprobs:
-    """R rows of logprobs on the device; row i wants `counts[i]` entries beside the chosen one."""
+    """R rows of logprobs on the device; row i wants `counts[i]` entries beside the chosen one, and
+    those behind the last count are nobody's."""
 
     token_ids: torch.Tensor  # [R, 1 + K] int64, the chosen token first
     logprobs: torch.Tensor  # [R, 1 + K] float32
@@ -49,9 +51,15 @@ class RowLogprobs:
         ]
 
 
-def row_logprobs(logits: torch.Tensor, chosen: torch.Tensor, counts: list[int]) -> RowLogprobs:
-    """logits [R, V] float32 and chosen token ids [R] int64, with `counts` entries beside them."""
-    width = min(max(counts, default=0), logits.shape[1])
+def row_logprobs(
+    logits: torch.Tensor,
+    chosen: torch.Tensor,
+    counts: list[int],
+    padding: Padding = AS_THEY_ARE,
+) -> RowLogprobs:
+    """logits [R, V] float32 and chosen token ids [R] int64, with `counts` entries beside them, of
+    the first rows if there are fewer."""
+    width = padding.length(min(max(counts, default=0), logits.shape[1]), logits.shape[1])
     norm = logits.logsumexp(dim=1, keepdim=True)
     ids = chosen[:, None]
     scores = logits.gather(1, ids)

@@ -36,7 +36,7 @@ from allmetal.runner.transfer import Uploader
 @dataclass(slots=True, kw_only=True)
 class Sampled:
     """`token_ids` [R] int64, NO_TOKEN where the logits leave nothing to choose; `logprobs` of the
-    rows `logprob_rows`, None if no row asked."""
+    rows `logprob_rows`, -1 for one that did not ask, None if no row asked."""
 
     token_ids: torch.Tensor
     logprobs: RowLogprobs | None = None
@@ -45,7 +45,7 @@ class Sampled:
 
 @dataclass(slots=True, kw_only=True)
 class _Subset:
-    """Some of the rows; `index` is None when it is all of them."""
+    """Some of the rows; `index` is None when it is all of them, of which -1 need not be."""
 
     host: list[int]
     index: torch.Tensor | None
@@ -91,7 +91,7 @@ class Sampler:
         self._uploader = uploader
         self._op = op
         self._vocab_size = vocab_size
-        self._needs = [0] * state.num_slots
+        self._needs = [0] * (state.num_slots + 1)  # the padding's never changes
         self._constraints: dict[int, SlotConstraints] = {}
         self._num_logprobs: dict[int, int] = {}
         self._mix = _Mix(slots=[], need=0)
@@ -141,9 +141,11 @@ class Sampler:
         token_ids = _where_finite(best, drawn)
         if raw is None or mix.logprobs is None:
             return Sampled(token_ids=token_ids)
-        counts = [self._num_logprobs[rows.host_slots[row]] for row in mix.logprobs.host]
-        logprobs = row_logprobs(raw, mix.logprobs.of(token_ids).clamp(min=0), counts)
-        return Sampled(token_ids=token_ids, logprobs=logprobs, logprob_rows=mix.logprobs.host)
+        host = mix.logprobs.host
+        counts = [self._num_logprobs[rows.host_slots[row]] if row >= 0 else 0 for row in host]
+        chosen = mix.logprobs.of(token_ids).clamp(min=0)
+        logprobs = row_logprobs(raw, chosen, counts, self._state.padding)
+        return Sampled(token_ids=token_ids, logprobs=logprobs, logprob_rows=host)
 
     def _edit(self, logits: torch.Tensor, mix: _Mix, rows: SampleRows) -> None:
         """Constraints, then penalties, in place; other rows stay as they are."""
@@ -152,6 +154,7 @@ class Sampler:
         if (penalties := mix.penalties) is None:
             return
         longest = max(rows.host_positions[row] for row in penalties.host_rows)
+        longest = self._state.padding.length(longest, self._state.row_length)
         penalise(
             logits,
             penalties.rows,
@@ -203,6 +206,8 @@ class Sampler:
 
     def _penalties(self, rows: SampleRows, records: Records, need: int) -> _Penalties:
         host = self._rows_with(rows.host_slots, PENALTY)
+        if self._state.padding.static:  # records of the others ask for nothing
+            host = list(range(len(rows.host_slots)))
         index = self._uploader.send(array("q", host))
         mine = Records(records.words.index_select(0, index))
         after_output = bool(need & Need.OUTPUT_PENALTY)
@@ -218,6 +223,10 @@ class Sampler:
 
     def _subset(self, slots: list[int], need: int) -> _Subset:
         host = self._rows_with(slots, need)
+        if self._state.padding.static:
+            asked = set(host)
+            all_rows = [row if row in asked else -1 for row in range(len(slots))]
+            return _Subset(host=all_rows, index=None)
         everything = len(host) == len(slots)
         return _Subset(
             host=host, index=None if everything else self._uploader.send(array("q", host))

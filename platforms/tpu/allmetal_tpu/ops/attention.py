@@ -84,14 +84,11 @@ class _Attention:
         wide = q.float().view(num_tiles, num_queries, *heads, spec.head_dim)
         at_query = first[:, None] + torch.arange(num_queries, device=q.device)  # [N, Q]
         state = self._empty(wide, sinks)
-        begin = 0
         table, offset = self._within_window(table, first, num_queries)
-        while begin < table.shape[1]:
-            end = min(begin + self._pages_at_once(num_tiles), table.shape[1])
-            state = self._more(
-                state, wide, cache, table[:, begin:end], offset + begin, lens, at_query
-            )
-            begin = end
+        pages = torch.arange(table.shape[1], device=q.device)
+        for some in pages.split(self._pages_at_once(num_tiles)):
+            start = offset + some[0]
+            state = self._more(state, wide, cache, table[:, some], start, lens, at_query)
         _, total, out = state
         out = out / total.clamp_min(torch.finfo(torch.float32).tiny)[..., None]
         return out.permute(0, 3, 1, 2, 4).reshape(q.shape).to(q.dtype)
