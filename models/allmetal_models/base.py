@@ -44,6 +44,17 @@ class WeightReader(Protocol):
 
 
 @runtime_checkable
+class ScaleReader(Protocol):
+    """Kept beside `WeightReader` by the reader of a matrix that is stored as values and scales."""
+
+    def scale(
+        self, dim: int | None = None, start: int = 0, length: int | None = None
+    ) -> torch.Tensor:
+        """Those of the slice that `read` gives, as its format wants them."""
+        ...
+
+
+@runtime_checkable
 class Pools(Protocol):
     """Kept beside `CausalLM` by a model that may be built to give vectors of texts."""
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from allmetal.platform.contract import ModelFacts
 from allmetal.platform.kv import DTYPE_BYTES
+from allmetal.quant.scheme import scheme_of
 from allmetal_models.config import DecoderConfig, HFConfig, decoder_config, text_config
 from allmetal_models.defaults import complete
 from allmetal_models.moe_config import MoEConfig, moe_config
@@ -59,11 +60,22 @@ def facts(
         vocab_size=config.vocab_size,
         max_model_len=longest_sequence(text),
         parameter_bytes=sum(stored) if stored else _dense_bytes(config, moe_config(text), dtype),
-        quantization="gguf" if any(t.is_blocks for t in tensors.values()) else None,
+        quantization=_quantization(hf, tensors),
         task=got,
         whole_texts=pooling is not None and pooling.kind != "last",
         labels=labels_of(hf) if got == "classify" else (),
     )
+
+
+def _quantization(hf: HFConfig, tensors: Mapping[str, StoredTensor]) -> str | None:
+    if any(tensor.is_blocks for tensor in tensors.values()):
+        return "gguf"
+    scheme = scheme_of(hf)
+    if scheme is None or not tensors:  # made-up tensors are dense
+        return None
+    if scheme.kind == "float":
+        return "fp8"
+    return "int8" if scheme.act_bits is None else "w8a8"
 
 
 def _dtype(hf: HFConfig, tensors: Mapping[str, StoredTensor]) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from allmetal.errors import ModelError, UnknownModelError
+from allmetal.errors import UnknownModelError
 from allmetal.plugins.manager import plugins
+from allmetal.quant.scheme import scheme_of
 from allmetal_models.config import HFConfig
 
 if TYPE_CHECKING:
@@ -39,9 +40,5 @@ def find(hf: HFConfig) -> str:
             f"there are {', '.join(sorted(known)) or 'none'}",
             hint="a plugin can add it: see the hook allmetal_models",
         )
-    if method := (hf.get("quantization_config") or {}).get("quant_method"):
-        raise ModelError(
-            f"this checkpoint is quantised by {method!r}, which is not read",
-            hint="take the unquantised checkpoint, or a GGUF file",
-        )
+    scheme_of(hf)
     return known[model_type]

@@ -13,13 +13,29 @@ CheckpointFormat: TypeAlias = Literal["safetensors", "gguf", "dummy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scales:
+    """What a matrix's values are multiplied with: those of the stored tensor `name`.
+
+    One for a `block` (rows, columns) of values, rounded up at the ends; without a block, one for
+    a row, or a single one for all, whatever the `shape` it is stored in.  `rounds_activations`:
+    the checkpoint is made for activations rounded to the same type.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    block: tuple[int, int] | None
+    rounds_activations: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:
     """One stored tensor.
 
     `dtype` is torch's name of a plain type, or the GGML name of a block type.  Two things that a
     converter did to the values are undone when they are read: with `paired_heads` > 0 the rows of
     each of so many heads lie in rotary pairs (0, half, 1, half + 1 ..) and come back in the order
-    0, 1 ..; `shift` is added to every value.
+    0, 1 ..; `shift` is added to every value.  With `scales` the values are times these.
     """
 
     shape: tuple[int, ...]
@@ -27,6 +43,7 @@ class TensorInfo:
     nbytes: int
     paired_heads: int = 0
     shift: float = 0.0
+    scales: Scales | None = None
 
     @property
     def is_blocks(self) -> bool:

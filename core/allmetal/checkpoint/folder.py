@@ -11,6 +11,7 @@ from typing import Any
 from allmetal.checkpoint.contract import CheckpointFormat, TensorInfo
 from allmetal.checkpoint.modules import read_modules
 from allmetal.checkpoint.safetensors import SafetensorsFile
+from allmetal.checkpoint.scaled import with_scales
 from allmetal.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
@@ -39,10 +40,11 @@ class FolderCheckpoint:
                     _check_shard(file, names, found)
                 tensors |= found
                 self._owner |= dict.fromkeys(found, shard)
+            joined = with_scales(self.config, tensors)
         except BaseException:
             self.close()
             raise
-        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(dict(joined))
 
     def data(self, name: str) -> memoryview:
         return self._owner[name].data(name)

@@ -79,6 +79,16 @@ def _explicit(kernels: Sequence[AnyKernel], spec: Spec, name: str) -> Choice:
     return Choice(spec, named[0], answer.rank)
 
 
+def _weights(spec: Spec) -> Sequence[specs.WeightFormat]:
+    match spec:
+        case specs.LinearSpec():
+            return (spec.weight,)
+        case specs.MoESpec():
+            return spec.gate_up, spec.down
+        case _:
+            return ()
+
+
 class Kernels:
     """Binds ops at construction: asks the platform's kernels, then the reference ones.
 
@@ -100,6 +110,16 @@ class Kernels:
     def choices(self) -> tuple[Choice, ...]:
         """Every choice made so far, in the order of asking."""
         return tuple(self._choices.values())
+
+    @property
+    def takes_quantised(self) -> bool:
+        """Whether something better than the reference took any of the quantised weights so far."""
+        return any(
+            not choice.is_reference
+            for spec, choice in self._choices.items()
+            for weight in _weights(spec)
+            if not isinstance(weight, specs.DenseWeight)
+        )
 
     def choose(self, spec: Spec) -> Choice:
         if spec not in self._choices:

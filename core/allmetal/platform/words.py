@@ -75,8 +75,9 @@ def weight(format: WeightFormat) -> str:
         case IntWeight(bits=bits, group_size=group, act_dtype=act):
             scales = f"a scale for {group}" if group else "a scale a row"
             return _join(f"int{bits}", scales, f"activations {act}" if act else "")
-        case Float8Weight(dtype=dtype, act_dtype=act):
-            return _join(dtype, "a scale a row", f"activations {act}" if act else "")
+        case Float8Weight(dtype=dtype, act_dtype=act, block=block):
+            scales = "a scale a row" if block is None else "a scale for {} x {}".format(*block)
+            return _join(dtype, scales, f"activations {act}" if act else "")
         case other:
             assert_never(other)
 

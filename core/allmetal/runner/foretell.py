@@ -46,5 +46,5 @@ def foretell(
     return Foretold(
         choices=kernels.choices,
         kv_specs=model.kv_specs,
-        weight_bytes=weight_bytes(plan, model.weight_shapes),
+        weight_bytes=weight_bytes(plan, model.weight_shapes, expanded=not kernels.takes_quantised),
     )

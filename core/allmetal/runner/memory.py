@@ -23,15 +23,19 @@ WORKSPACE = 160 << 20
 """Bytes that kernels take for their code and for themselves.  Measured: 140 MiB."""
 
 
-def weight_bytes(plan: Plan, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Blocks of a quantised checkpoint stay what they are; dense tensors take the plan's dtype, and
-    matrices one byte a value and a scale a row where they are quantised while loading."""
-    if plan.model.quantization is not None:
+def weight_bytes(
+    plan: Plan, shapes: Mapping[str, tuple[int, ...]], *, expanded: bool = False
+) -> int:
+    """A quantised checkpoint stays what it is, unless it is `expanded` while loading; dense tensors
+    take the plan's dtype, and matrices one byte a value and a scale a row where they are quantised
+    while loading."""
+    if plan.model.quantization is not None and not expanded:
         return plan.model.parameter_bytes
     itemsize = DTYPE_BYTES[plan.dtype]
     total = 0
     for name, shape in shapes.items():
-        shrinks = plan.quantization is not None and len(shape) == 2 and "embed" not in name
+        shrinks = plan.quantization is not None and plan.model.quantization is None
+        shrinks = shrinks and len(shape) == 2 and "embed" not in name
         total += prod(shape) + 4 * shape[0] if shrinks else prod(shape) * itemsize
     return total
 

@@ -58,7 +58,8 @@ def build_rank(
     try:
         where = torch.device(device.torch_device)
         model = build_model(checkpoint.config, build_context(plan, where, kernels, checkpoint))
-        check_room(plan, before, weight_bytes(plan, model.weight_shapes))
+        needed = weight_bytes(plan, model.weight_shapes, expanded=not kernels.takes_quantised)
+        check_room(plan, before, needed)
         runner = _runner(plan, platform, device, model, kernels)
         model.load_weights(_readers(checkpoint, plan, model, where, progress=progress))
     finally:
@@ -86,7 +87,8 @@ def build_context(
         kv_dtype=plan.kv_dtype,
         block_size=plan.block_size,
         weight_format=lambda name: weight_format(checkpoint.tensors[name]),
-        quantization=plan.quantization,
+        # What a checkpoint has left dense stays so.
+        quantization=None if plan.model.quantization else plan.quantization,
         max_model_len=plan.max_model_len,
         pooling=pooling_config(checkpoint.config, checkpoint.modules, plan.model.task),
     )

@@ -76,7 +76,10 @@ def plan_runs(
             bias=bias,
             weight=run.format,
         )
-        held.append(Run(_held(ctx, spec, whole_rows=whole_rows), run.rows))
+        whole_blocks = whole_rows and _whole_blocks(run)
+        held.append(
+            Run(_held(ctx, spec, whole_rows=whole_rows, whole_blocks=whole_blocks), run.rows)
+        )
     return _merge(held)
 
 
@@ -92,7 +95,8 @@ def expert_formats(
     downs.  `whole_rows`: the rank keeps all channels of the downs."""
     stored = replace(spec, gate_up=_common_format(ctx, gate_up), down=_common_format(ctx, down))
     kept = not isinstance(stored.down, GGUFWeight) or whole_rows
-    if kept and _has_kernel(ctx, stored):
+    blocks = any(_block(weight) is not None for weight in (stored.gate_up, stored.down))
+    if kept and not blocks and _has_kernel(ctx, stored):
         return stored
     return replace(stored, gate_up=_expanded(ctx, stored.gate_up), down=_expanded(ctx, stored.down))
 
@@ -121,9 +125,15 @@ def stored_format(ctx: BuildContext, tensor: str) -> WeightFormat:
         return DenseWeight(dtype=ctx.dtype_name)
 
 
-def _held(ctx: BuildContext, spec: LinearSpec, *, whole_rows: bool) -> WeightFormat:
+def _held(
+    ctx: BuildContext, spec: LinearSpec, *, whole_rows: bool, whole_blocks: bool
+) -> WeightFormat:
     match spec.weight:
         case GGUFWeight() if whole_rows and _has_kernel(ctx, spec):
+            return spec.weight
+        case Float8Weight(block=(_, _)) if not whole_blocks:
+            return _expanded(ctx, spec.weight)
+        case IntWeight() | Float8Weight() if _has_kernel(ctx, spec):
             return spec.weight
         case _:
             return _expanded(ctx, spec.weight)
@@ -132,14 +142,27 @@ def _held(ctx: BuildContext, spec: LinearSpec, *, whole_rows: bool) -> WeightFor
 def _expanded(ctx: BuildContext, stored: WeightFormat) -> WeightFormat:
     """How a weight is held that no kernel takes as it is stored."""
     match stored:
-        case DenseWeight() | GGUFWeight():
+        case DenseWeight() | GGUFWeight() | IntWeight() | Float8Weight():
             # The plan has settled that the platform does it, if only by the reference kernel.
             dense = DenseWeight(dtype=ctx.dtype_name)
             return _WHILE_LOADING.get(ctx.quantization or "", dense)
-        case IntWeight() | Float8Weight():
-            return stored
         case other:
             assert_never(other)
+
+
+def _block(weight: WeightFormat) -> tuple[int, int] | None:
+    return weight.block if isinstance(weight, Float8Weight) else None
+
+
+def _whole_blocks(run: Run) -> bool:
+    """Whether the rows that are kept, one below the other, are whole blocks of values that share a
+    scale; the last of a single cut may be part of one."""
+    block = _block(run.format)
+    cuts = [cut for one in run.rows for cut in one.ranges]
+    return block is None or all(
+        start % block[0] == 0 and (length % block[0] == 0 or len(cuts) == 1)
+        for start, length in cuts
+    )
 
 
 def _has_kernel(ctx: BuildContext, spec: LinearSpec | MoESpec) -> bool:
@@ -170,6 +193,8 @@ def fetch(
     match held:
         case DenseWeight():
             return {"weight": _dense(incoming, rows, columns)}
+        case IntWeight() | Float8Weight() if incoming.reader.format == held:
+            return _scaled(incoming, held, rows, columns)
         case IntWeight():
             from allmetal.quant.int8 import quantize
 
@@ -188,6 +213,18 @@ def _dense(incoming: Incoming, rows: Rows, columns: tuple[int, int] | None) -> t
     if columns is not None:
         return incoming.dense(1, *columns)
     return _join([incoming.dense(0, start, length) for start, length in rows.ranges])
+
+
+def _scaled(
+    incoming: Incoming,
+    held: IntWeight | Float8Weight,
+    rows: Rows,
+    columns: tuple[int, int] | None,
+) -> Mapping[str, torch.Tensor]:
+    if columns is not None:
+        return incoming.scaled(held, 1, *columns)
+    parts = [incoming.scaled(held, 0, *cut) for cut in rows.ranges]
+    return {name: _join([part[name] for part in parts]) for name in parts[0]}
 
 
 def _join(parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 
 from allmetal.errors import CheckpointError
-from allmetal.platform.specs import GGUFWeight
-from allmetal_models.base import WeightReader
+from allmetal.platform.specs import Float8Weight, GGUFWeight, IntWeight
+from allmetal_models.base import ScaleReader, WeightReader
 from allmetal_models.context import BuildContext
 
 _Slice: TypeAlias = tuple[int | None, int, int | None]
@@ -43,6 +43,20 @@ class Incoming:
             )
         part = self._slice(0, start, length)
         return self._once("stored", part, lambda: self.reader.read(*part))
+
+    def scaled(self, announced: IntWeight | Float8Weight, *part: int) -> Mapping[str, torch.Tensor]:
+        """A slice (dim, start, length) as it is stored, values and scales, on the model's device.
+        CheckpointError if it is of another format than the model was built for."""
+        reader = self.reader
+        if reader.format != announced or not isinstance(reader, ScaleReader):
+            raise CheckpointError(
+                f"{reader.name} is {reader.format}, and was announced as {announced}"
+            )
+        cut = self._slice(*part)
+        return {
+            "weight": self._once("stored", cut, lambda: reader.read(*cut)),
+            "scale": self._once("scale", cut, lambda: reader.scale(*cut)),
+        }
 
     def _slice(self, dim: int | None, start: int, length: int | None) -> _Slice:
         whole = dim is not None and (start, length) == (0, self.reader.shape[dim])

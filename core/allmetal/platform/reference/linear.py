@@ -57,7 +57,7 @@ class _Linear:
         if isinstance(spec.weight, IntWeight) and spec.weight.act_dtype == "int8":
             x = _through_int8(x)
         elif isinstance(spec.weight, Float8Weight) and spec.weight.act_dtype is not None:
-            x = _through_float8(x, FLOAT8_DTYPES[spec.weight.act_dtype])
+            x = _through_float8(x, spec.weight)
         rows = max(1, _ELEMENTS_AT_ONCE // spec.in_features)
         parts = [
             functional.linear(x, self.expand(weight, slice(n, n + rows)))
@@ -73,15 +73,22 @@ def _through_int8(x: torch.Tensor) -> torch.Tensor:
     return torch.round(x / scale.clamp_min(torch.finfo(x.dtype).tiny)) * scale
 
 
-def _through_float8(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Each token as numbers of `dtype` times one scale, given back as their product.
+def _through_float8(x: torch.Tensor, weight: Float8Weight) -> torch.Tensor:
+    """Each token, or each group of its channels, as numbers of the activations' dtype times one
+    scale, given back as their product.
 
     Multiplied first and divided by the largest, not by the scale, which is rounded already: values
     of few bits often lie in the middle of two numbers of `dtype`, and are to stay there.
     """
+    assert weight.act_dtype is not None
+    dtype, columns = FLOAT8_DTYPES[weight.act_dtype], x.shape[-1]
+    size = columns if weight.block is None else weight.block[1]
+    groups = functional.pad(x, (0, -columns % size)).unflatten(-1, (-1, size))
     most = torch.finfo(dtype).max
-    largest = x.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
-    return (x * most / largest).clamp(-most, most).to(dtype).to(x.dtype) * (largest / most)
+    largest = groups.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+    rounded = (groups * most / largest).clamp(-most, most).to(dtype).to(x.dtype)
+    whole: torch.Tensor = (rounded * (largest / most)).flatten(-2)
+    return whole[..., :columns]
 
 
 def _expand_dense(spec: LinearSpec) -> Expand:
@@ -100,9 +107,19 @@ def _expand_int(spec: LinearSpec, weight: IntWeight) -> Expand:
     return expand
 
 
-def _expand_float8(spec: LinearSpec) -> Expand:
-    sums = accumulator(spec.dtype)
-    return lambda weights, rows: weights["weight"][rows].to(sums) * weights["scale"][rows].to(sums)
+def _expand_float8(spec: LinearSpec, weight: Float8Weight) -> Expand:
+    sums, block = accumulator(spec.dtype), weight.block
+
+    def expand(weights: Mapping[str, torch.Tensor], rows: slice) -> torch.Tensor:
+        values, scale = weights["weight"][rows].to(sums), weights["scale"].to(sums)
+        if block is None:
+            return values * scale[rows]
+        height, width = block
+        of_rows = torch.arange(spec.out_features, device=scale.device)[rows] // height
+        shared = scale[of_rows].repeat_interleave(width, 1)
+        return values * shared[:, : spec.in_features]
+
+    return expand
 
 
 def _expand_gguf(spec: LinearSpec, weight: GGUFWeight) -> Expand:
@@ -158,8 +175,8 @@ def _make(spec: LinearSpec) -> LinearOp:
             return _Linear(spec, _expand_dense(spec))
         case IntWeight() as weight:
             return _Linear(spec, _expand_int(spec, weight))
-        case Float8Weight():
-            return _Linear(spec, _expand_float8(spec))
+        case Float8Weight() as weight:
+            return _Linear(spec, _expand_float8(spec, weight))
         case GGUFWeight() as weight:
             return _Linear(spec, _expand_gguf(spec, weight))
         case other:

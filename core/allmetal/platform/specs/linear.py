@@ -47,13 +47,16 @@ class IntWeight:
 class Float8Weight:
     """`weight` [N, C] in `dtype`, `scale` [N, 1] float32: value * scale.
 
-    `act_dtype`: activations are rounded to that type while running, with a scale a token that
-    makes its largest magnitude the type's; else weight only.
+    `block` (rows, columns): values of a block share a scale, and `scale` is [N / rows, C / columns]
+    rounded up.  `act_dtype`: activations are rounded to that type while running, with a scale a
+    token, or with blocks one for `columns` channels of it, that makes its largest magnitude the
+    type's; else weight only.
     """
 
     kind: ClassVar[str] = "float8"
     dtype: str = "float8_e4m3fn"
     act_dtype: str | None = None
+    block: tuple[int, int] | None = None
 
 
 WeightFormat: TypeAlias = DenseWeight | GGUFWeight | IntWeight | Float8Weight

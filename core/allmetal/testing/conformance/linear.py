@@ -128,9 +128,10 @@ def stored_weight(bench: Bench, spec: LinearSpec) -> Mapping[str, torch.Tensor]:
             limit = 2 ** (bits - 1)
             values = bench.integers(1 - limit, limit, n, c).to(torch.int8)
             return {"weight": values, "scale": bench.uniform(n, c // (group or c)) / limit}
-        case Float8Weight(dtype=dtype):
+        case Float8Weight(dtype=dtype, block=block):
             values = bench.normal(n, c, dtype="float32").to(getattr(torch, dtype))
-            return {"weight": values, "scale": bench.uniform(n, 1)}
+            shape = (n, 1) if block is None else (-(-n // block[0]), -(-c // block[1]))
+            return {"weight": values, "scale": bench.uniform(*shape)}
         case GGUFWeight(type=ggml_type):
             return {"weight": random_blocks(bench, ggml_type, n, c)}
         case other:

@@ -37,6 +37,8 @@ class HopperFloat8Linear:
                 f"takes weights and activations in {_DTYPE}, not {weight.dtype} and"
                 f" {weight.act_dtype or spec.dtype}"
             )
+        if weight.block is not None:
+            return Unsupported("takes a scale a row, not one a block")
         if spec.dtype != "bfloat16":
             return Unsupported(f"dtype must be bfloat16, not {spec.dtype}")
         if spec.in_features % _ALIGNED or spec.out_features % _ALIGNED:

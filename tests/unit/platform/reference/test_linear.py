@@ -99,6 +99,35 @@ def test_float8_activations_are_rounded_per_token() -> None:
     assert (got[3] == 0).all()
 
 
+def blocks(values: torch.Tensor, scale: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """values * scale, a loop a block."""
+    made = values.double()
+    for i in range(scale.shape[0]):
+        for j in range(scale.shape[1]):
+            part = slice(i * rows, (i + 1) * rows), slice(j * columns, (j + 1) * columns)
+            made[part] *= scale[i, j].double()
+    return made
+
+
+def test_float8_with_a_scale_a_block_rounds_groups_of_channels() -> None:
+    rows, columns = 16, 20  # neither divides N or C
+    values, scale = torch.randn(N, C).to(torch.float8_e4m3fn), torch.rand(3, 3) + 0.1
+    x = torch.randn(4, C) * torch.tensor([1e-3, 1.0, 1e3, 0.0])[:, None]
+    x[:, 5] *= 100
+    dense = blocks(values, scale, rows, columns)
+    for act in (None, "float8_e4m3fn"):
+        weight = Float8Weight(act_dtype=act, block=(rows, columns))
+        op = KERNEL.build(replace(SPEC, weight=weight))
+        got = op(x, op.pack({"weight": values, "scale": scale}), None)
+        rounded = x.double()
+        for start in range(0, C, columns) if act else ():
+            part = rounded[:, start : start + columns]
+            factor = part.abs().amax(1, keepdim=True).clamp_min(1e-30) / 448
+            part.copy_((part / factor).float().to(torch.float8_e4m3fn).double() * factor)
+        assert difference(got, rounded @ dense.T) < 1e-5
+        assert (got[3] == 0).all()
+
+
 def test_what_lies_between_two_float8_numbers_is_rounded_to_the_even_one() -> None:
     """1.0625 of a largest value 1.75 times a power of 2, and of others that 7 divides."""
     op = KERNEL.build(replace(SPEC, weight=Float8Weight(act_dtype="float8_e4m3fn")))
