@@ -16,6 +16,7 @@ from allmetal_cuda.ops.hopper_attention import HopperAttention
 from allmetal_cuda.ops.hopper_float8 import HopperFloat8Linear
 from allmetal_cuda.ops.hopper_linear import HopperLinear
 from allmetal_triton.compile_only import SHARED_MEMORY, compiling_for
+from allmetal_triton.ops.float8 import round_groups
 from allmetal_triton.target import Target
 
 LLAMA = AttentionSpec(
@@ -38,11 +39,11 @@ LINEARS = [(2048, 1024), (4096, 4096), (4096, 6144), (4096, 28672)]
 NUM_TOKENS = (16, 32, 64, 128)
 
 
-def compile_attention(spec: AttentionSpec, target: Target) -> None:
+def compile_attention(spec: AttentionSpec, target: Target, query_lens: list[int]) -> None:
     op = HopperAttention(replace(target, num_cores=lambda: 1)).build(spec)
-    paged = paged_batch([300], [300], spec.block_size, generator=torch.Generator())
+    paged = paged_batch(query_lens, query_lens, spec.block_size, generator=torch.Generator())
     cache = torch.zeros(op.cache_shape(paged.num_blocks), dtype=torch.bfloat16)
-    q = torch.zeros(300, spec.num_heads, spec.head_dim, dtype=torch.bfloat16)
+    q = torch.zeros(sum(query_lens), spec.num_heads, spec.head_dim, dtype=torch.bfloat16)
     op(q, cache, paged.attention, torch.zeros(spec.num_heads) if spec.sinks else None)
 
 
@@ -78,14 +79,23 @@ def compile_float8(in_features: int, out_features: int, target: Target) -> None:
         op(x, packed, torch.empty(out_features, dtype=torch.bfloat16))
 
 
+def compile_groups(channels: int, target: Target) -> None:
+    """What is launched before cuBLAS multiplies blocks with a scale each."""
+    x = torch.empty(64, channels, dtype=torch.bfloat16)
+    round_groups(x, torch.float8_e4m3fn, 128, 64, target.launch_options)
+
+
 def main() -> None:
     target = Target(num_cores=lambda: 132, shared_memory=SHARED_MEMORY[90], dot_rows=64, early=True)
     with compiling_for("cuda", 90) as found:
         for spec in ATTENTIONS:
-            compile_attention(spec, target)
+            compile_attention(spec, target, [300])
+            if spec.head_dim <= 128:
+                compile_attention(spec, target, [1] * 8)
         for shape in LINEARS:
             compile_linear(*shape, target)
         compile_float8(4096, 4096, target)
+        compile_groups(4096, target)
     print(json.dumps([asdict(usage) for usage in found]))
 
 

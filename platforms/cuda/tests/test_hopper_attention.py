@@ -1,8 +1,9 @@
-"""The kernel for prompts on Hopper, whatever their number."""
+"""Attention on Hopper: prompts, and one token each of many sequences."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ from allmetal.platform import reference
 from allmetal.platform.contract import Supported, Unsupported
 from allmetal.platform.specs import AttentionSpec
 from allmetal.testing.batches import paged_batch
+
+if TYPE_CHECKING:
+    from allmetal_triton.ops.attention import Launch
 
 pytest.importorskip("triton", reason="needs triton")
 
@@ -43,21 +47,17 @@ BATCHES = {
 }
 
 
-@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
-@pytest.mark.parametrize("num_cores", [1, 2])
-@pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("name", SPECS)
-def test_prompts_agree_with_float64(name: str, batch: str, num_cores: int) -> None:
+def agrees_with_float64(
+    spec: AttentionSpec, query_lens: list[int], seq_lens: list[int], num_cores: int
+) -> list[Launch]:
+    """Twice; returns the launches."""
     from allmetal_cuda.ops.hopper_attention import HopperAttention
     from allmetal_triton.target import Target
 
-    spec = SPECS[name]
     dtype = getattr(torch, spec.dtype)
-    query_lens, seq_lens = BATCHES[batch]
     generator = torch.Generator()
     print("seed", generator.seed())
     paged = paged_batch(query_lens, seq_lens, spec.block_size, generator=generator)
-    # Few cores: then any prompt is worth the kernel for prompts, and programs take many units.
     target = Target(num_cores=lambda: num_cores, shared_memory=232_448, dot_rows=64)
     kernel = HopperAttention(target)
     assert isinstance(kernel.supports(spec), Supported)
@@ -84,11 +84,35 @@ def test_prompts_agree_with_float64(name: str, batch: str, num_cores: int) -> No
     inputs = (q.to(dtype).cuda(), cache.cuda(), there, None if sinks is None else sinks.cuda())
     actual = op(*inputs)
 
-    (launches,) = there.memo.values()
-    assert any(launch.whole for launch in launches)  # type: ignore[attr-defined]
     assert torch.equal(op(*inputs), actual), "the next layer's launch counts from zero too"
     error = (actual.double().cpu() - expected).norm(dim=(1, 2)) / expected.norm(dim=(1, 2))
     assert error.max() < 1e-2
+    (launches,) = there.memo.values()
+    return launches  # type: ignore[return-value]
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("num_cores", [1, 2])
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("name", SPECS)
+def test_prompts_agree_with_float64(name: str, batch: str, num_cores: int) -> None:
+    # Few cores: then any prompt is worth the kernel for prompts, and programs take many units.
+    launches = agrees_with_float64(SPECS[name], *BATCHES[batch], num_cores)
+    assert any(launch.whole for launch in launches)
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize("query_len", [1, 3])
+@pytest.mark.parametrize("name", [name for name in SPECS if name != "wide_heads"])
+def test_many_sequences_agree_with_float64(name: str, query_len: int) -> None:
+    from allmetal_cuda.ops.hopper_attention import _UNITS_A_CORE
+
+    # One of them so long that it is read in parts, some of which a window leaves empty.
+    seq_lens = [3, 2000, 64, 65, 127, 128, *(17 * i + query_len for i in range(16))]
+    (launch,) = agrees_with_float64(SPECS[name], [query_len] * 22, seq_lens, 8)
+    assert launch.slots * SPECS[name].num_kv_heads >= 8 * _UNITS_A_CORE
+    if not SPECS[name].window:
+        assert launch.items[:, 3].max() > 1
 
 
 @pytest.mark.parametrize(

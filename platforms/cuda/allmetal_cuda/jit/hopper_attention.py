@@ -1,4 +1,4 @@
-"""Paged attention with many rows on Hopper: copies, products and softmax at the same time.
+"""Paged attention on Hopper: copies, products and softmax at the same time.
 
 Source of the shape of it: FlashAttention-3, Shah et al., arXiv:2407.08608.  One warp asks the copy
 engine for tiles of keys and values, page by page; two warp groups of 64 rows each multiply.  A
@@ -6,6 +6,9 @@ group's next scores are under way while it takes the softmax of the last ones, a
 values' products; the groups take turns in asking, so that one multiplies under the other's
 softmax.  A program takes one unit after the other, and the next one's first copies are under way
 while this one is finished.
+
+Units of few rows, bound by reading keys, are one group's; what they gain is that nothing waits
+between one sequence and the next.
 
 Legend: M rows of a group, N keys of a tile, D head dim, S slices of it.  Scores are in units of
 log2.
@@ -24,35 +27,38 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from allmetal_cuda.jit.hopper_copies import SLICE, UNIT_WORDS, UNITS, M, copy, keys_of, take
+from allmetal_cuda.jit.hopper_linear import let_next_begin, wait_for_last
+from allmetal_cuda.jit.hopper_results import leave_part, write
 from allmetal_cuda.jit.versions import meet
 
 LOG2_E = gl.constexpr(1.4426950408889634)
 
 
 # ---- whose turn ----------------------------------------------------------------------------
+# WHO a group of warps is: "first" and "second" share a unit's rows, or "all" has them alone.
 
 
 @gluon.jit
-def _wait_for_turn(FIRST: gl.constexpr):
+def _wait_for_turn(WHO: gl.constexpr):
     """Source of the instruction: PTX ISA, bar.  Barriers from 0 on are the compiler's."""
-    if FIRST:
+    if WHO == "first":
         gl.inline_asm_elementwise(
             "bar.sync 14, 256; // dummy $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
         )
-    else:
+    if WHO == "second":
         gl.inline_asm_elementwise(
             "bar.sync 15, 256; // dummy $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
         )
 
 
 @gluon.jit
-def _pass_turn(FIRST: gl.constexpr):
+def _pass_turn(WHO: gl.constexpr):
     """From the first group to the second, or back."""
-    if FIRST:
+    if WHO == "first":
         gl.inline_asm_elementwise(
             "bar.arrive 15, 256; // dummy $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
         )
-    else:
+    if WHO == "second":
         gl.inline_asm_elementwise(
             "bar.arrive 14, 256; // dummy $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
         )
@@ -116,7 +122,7 @@ def _soften(s, top, total, position, at, first, stop, scale, SOFT_CAP: gl.conste
 @gluon.jit
 def _steps(
     state, turn, low, high, keys, position, q, k_tiles, v_tiles, v_slices, bars, scale,
-    FIRST: gl.constexpr, SOFT_CAP: gl.constexpr, WINDOW: gl.constexpr, MASKED: gl.constexpr,
+    WHO: gl.constexpr, SOFT_CAP: gl.constexpr, WINDOW: gl.constexpr, MASKED: gl.constexpr,
     DTYPE: gl.constexpr, N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
 ):
     """Tiles low .. high - 1: ask for their scores and the values before, then soften."""
@@ -130,13 +136,13 @@ def _steps(
         last, last_flip = (turn - 1) % STAGES, (turn - 1) // STAGES & 1
         turn += 1
         mbarrier.wait(k_ready.index(stage), flip)
-        _wait_for_turn(FIRST)
+        _wait_for_turn(WHO)
         s = _ask_scores(q, k_tiles, stage, N)
         mbarrier.wait(v_ready.index(last), last_flip)
         if MASKED and WINDOW:
             _blank_hidden(v_slices, last, at - N, first, length, N, D)
         acc = warpgroup_mma(p, v_tiles.index(last), acc, is_async=True)
-        _pass_turn(FIRST)
+        _pass_turn(WHO)
         s = warpgroup_mma_wait(1, deps=[s])
         mbarrier.arrive(k_free.index(stage), count=1)
         new_p, top, total, decay = _soften(s, top, total, position, at, first, stop, scale,
@@ -153,12 +159,12 @@ def _steps(
 
 
 @gluon.jit
-def _ask_queries(q, q_stride, q_slices, buffer, unit, FIRST: gl.constexpr, GROUP: gl.constexpr,
+def _ask_queries(q, q_stride, q_slices, buffer, unit, WHO: gl.constexpr, GROUP: gl.constexpr,
                  D: gl.constexpr):  # fmt: skip
     """Start copying a group's queries, zeros where there are none."""
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    head, row, begin, query_len, _ = unit
-    lane = row + gl.arange(0, M, gl.SliceLayout(1, WIDE)) + (0 if FIRST else M)
+    head, row, begin, query_len = unit[0], unit[1], unit[2], unit[3]
+    lane = row + gl.arange(0, M, gl.SliceLayout(1, WIDE)) + (M if WHO == "second" else 0)
     token = lane // GROUP
     channel = gl.arange(0, SLICE, gl.SliceLayout(0, WIDE))
     place = (begin + token).to(gl.int64) * q_stride + (head * GROUP + lane % GROUP) * D
@@ -180,10 +186,11 @@ def _wait_queries():
 # fmt: off
 @gluon.jit
 def _unit(
-    turn, count, unit, q, out, sinks, q_stride, scale, q_tiles, q_slices, k_tiles, v_tiles,
-    v_slices, bars, units, unit_bars, FIRST: gl.constexpr, KV_HEADS: gl.constexpr,
+    turn, count, unit, q, out, sinks, parts, q_stride, scale, q_tiles, q_slices, k_tiles, v_tiles,
+    v_slices, bars, units, unit_bars, WHO: gl.constexpr, KV_HEADS: gl.constexpr,
     GROUP: gl.constexpr, SOFT_CAP: gl.constexpr, WINDOW: gl.constexpr, DTYPE: gl.constexpr,
     N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr,
+    SPLIT: gl.constexpr,
 ):
     # fmt: on
     """A warp group's M rows; returns the number of tiles so far, and the next unit."""
@@ -191,15 +198,15 @@ def _unit(
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     k_ready, v_ready, k_free, v_free = bars
-    head, row, begin, query_len, context = unit
-    keys = keys_of(unit, GROUP, WINDOW, N)
+    head, row, begin, query_len, context = unit[0], unit[1], unit[2], unit[3], unit[4]
+    keys = keys_of(unit, M if SPLIT else 2 * M, GROUP, WINDOW, N, SPLIT)
     low, stop, first, shared, length = keys
     if BUFFERS == 1:
         meet()  # nobody multiplies by the last unit's
-        _ask_queries(q, q_stride, q_slices, 0, unit, FIRST, GROUP, D)
+        _ask_queries(q, q_stride, q_slices, 0, unit, WHO, GROUP, D)
     q_tile = q_tiles.index(count % BUFFERS)
     _wait_queries()
-    if not FIRST:
+    if WHO == "second":
         row += M
     mine = row + gl.arange(0, M, gl.SliceLayout(1, S_LAYOUT))
     position = context + mine // GROUP
@@ -208,6 +215,9 @@ def _unit(
     if sinks is not None:
         top = gl.load(sinks + head * GROUP + mine % GROUP).to(gl.float32) * LOG2_E
         total += 1.0
+        if SPLIT:  # it counts in one part only
+            top = gl.where(unit[5] == 0, top, float("-inf"))
+            total = gl.where(unit[5] == 0, total, 0.0)
     acc = gl.zeros([M, D], gl.float32, O_LAYOUT)
 
     stage, flip = turn % STAGES, turn // STAGES & 1
@@ -224,13 +234,13 @@ def _unit(
         # Rows see the whole of a tile that ends before the first row's own place.
         middle = gl.maximum(shared // N * N, low + N)
         state, turn = _steps(state, turn, low + N, middle, keys, position, q_tile, k_tiles, v_tiles,
-                             v_slices, bars, scale, FIRST, SOFT_CAP, WINDOW, False, DTYPE, N, D,
+                             v_slices, bars, scale, WHO, SOFT_CAP, WINDOW, False, DTYPE, N, D,
                              STAGES)
-    after = take(units, unit_bars, count + 1)
+    after = take(units, unit_bars, count + 1, SPLIT)
     if BUFFERS > 1:
-        _ask_queries(q, q_stride, q_slices, (count + 1) % BUFFERS, after, FIRST, GROUP, D)
+        _ask_queries(q, q_stride, q_slices, (count + 1) % BUFFERS, after, WHO, GROUP, D)
     state, turn = _steps(state, turn, middle, stop, keys, position, q_tile, k_tiles, v_tiles,
-                         v_slices, bars, scale, FIRST, SOFT_CAP, WINDOW, True, DTYPE, N, D, STAGES)
+                         v_slices, bars, scale, WHO, SOFT_CAP, WINDOW, True, DTYPE, N, D, STAGES)
     # fmt: on
     p, top, total, acc = state
     stage, flip = (turn - 1) % STAGES, (turn - 1) // STAGES & 1
@@ -239,49 +249,40 @@ def _unit(
     acc = warpgroup_mma(p, v_tiles.index(stage), acc, is_async=True)
     acc = warpgroup_mma_wait(0, deps=[acc])
     mbarrier.arrive(v_free.index(stage), count=1)
-    _write(acc, total, out, row, head, begin, query_len, KV_HEADS, GROUP, D)
+    if SPLIT:
+        if unit[6] == 1:
+            write(acc, total, out, row, head, begin, query_len, KV_HEADS, GROUP, D)
+        else:
+            leave_part(acc, top, total, out, parts, unit, KV_HEADS, GROUP, D)
+    else:
+        write(acc, total, out, row, head, begin, query_len, KV_HEADS, GROUP, D)
     return turn, after
-
-
-@gluon.jit
-def _write(acc, total, out, row, head, begin, query_len, KV_HEADS: gl.constexpr,
-           GROUP: gl.constexpr, D: gl.constexpr):  # fmt: skip
-    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
-    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    total = gl.convert_layout(total, gl.SliceLayout(1, O_LAYOUT))
-    share = 1.0 / gl.where(total > 0, total, 1.0)
-    lane = row + gl.arange(0, M, gl.SliceLayout(1, WIDE))
-    token = lane // GROUP
-    place = ((begin + token).to(gl.int64) * KV_HEADS + head) * GROUP + lane % GROUP
-    channel = gl.arange(0, D, gl.SliceLayout(0, WIDE))
-    values = gl.convert_layout((acc * share[:, None]).to(out.dtype.element_ty), WIDE)
-    gl.store(out + place[:, None] * D + channel[None, :], values, (token < query_len)[:, None])
 
 
 # fmt: off
 @gluon.jit
 def _consume(
-    q, out, sinks, q_stride, scale, q_tiles, q_slices, k_tiles, v_tiles, v_slices, bars, units,
-    unit_bars, FIRST: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr,
+    q, out, sinks, parts, q_stride, scale, q_tiles, q_slices, k_tiles, v_tiles, v_slices, bars,
+    units, unit_bars, WHO: gl.constexpr, KV_HEADS: gl.constexpr, GROUP: gl.constexpr,
     SOFT_CAP: gl.constexpr, WINDOW: gl.constexpr, DTYPE: gl.constexpr, N: gl.constexpr,
-    D: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr,
+    D: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, SPLIT: gl.constexpr,
 ):
     """A warp group: unit after unit."""
-    if not FIRST:
-        _pass_turn(False)
+    if WHO == "second":
+        _pass_turn("second")
     turn = 0
     count = 0
-    unit = take(units, unit_bars, 0)
+    unit = take(units, unit_bars, 0, SPLIT)
     if BUFFERS > 1:
-        _ask_queries(q, q_stride, q_slices, 0, unit, FIRST, GROUP, D)
+        _ask_queries(q, q_stride, q_slices, 0, unit, WHO, GROUP, D)
     while unit[0] >= 0:
-        turn, unit = _unit(turn, count, unit, q, out, sinks, q_stride, scale, q_tiles, q_slices,
-                           k_tiles, v_tiles, v_slices, bars, units, unit_bars, FIRST, KV_HEADS,
-                           GROUP, SOFT_CAP, WINDOW, DTYPE, N, D, STAGES, BUFFERS)
+        turn, unit = _unit(turn, count, unit, q, out, sinks, parts, q_stride, scale, q_tiles,
+                           q_slices, k_tiles, v_tiles, v_slices, bars, units, unit_bars, WHO,
+                           KV_HEADS, GROUP, SOFT_CAP, WINDOW, DTYPE, N, D, STAGES, BUFFERS, SPLIT)
         count += 1
     async_copy.wait_group(0)
-    if FIRST:
-        _wait_for_turn(True)
+    if WHO == "first":
+        _wait_for_turn("first")
     # fmt: on
 
 
@@ -298,43 +299,59 @@ def _bars(STAGES: gl.constexpr, COUNT: gl.constexpr):
     do_not_specialize_on_alignment=["block_table"],
 )
 def hopper_attention(
-    q, cache, out, block_table, items, counters, sinks, scale, q_stride, table_stride, num_units,
-    KV_HEADS: gl.constexpr, GROUP: gl.constexpr, PAGE: gl.constexpr, WINDOW: gl.constexpr,
-    SOFT_CAP: gl.constexpr, N: gl.constexpr, D: gl.constexpr, BOX: gl.constexpr,
-    STAGES: gl.constexpr, BUFFERS: gl.constexpr,
+    q, cache, out, block_table, items, counters, part_sums, part_values, sinks, scale, q_stride,
+    table_stride, num_units, KV_HEADS: gl.constexpr, GROUP: gl.constexpr, PAGE: gl.constexpr,
+    WINDOW: gl.constexpr, SOFT_CAP: gl.constexpr, N: gl.constexpr, D: gl.constexpr,
+    BOX: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, SPLIT: gl.constexpr,
+    PART_ROWS: gl.constexpr, EARLY: gl.constexpr,
 ):
-    """Items as `allmetal_triton.jit.schedule` makes them for tiles of 2 M rows, in one part each.
-    Of each, KV_HEADS units, which programs draw in turn from `counters` [2], zero before and after.
+    """Items as `allmetal_triton.jit.schedule` makes them: for tiles of 2 M rows in one part each,
+    or with SPLIT for tiles of PART_ROWS rows, M at most.  Of each, KV_HEADS units, which programs
+    draw in turn from `counters` [2], zero before and after.
 
     BUFFERS for queries: with two, the next unit's are on their way during this one.
     `cache` describes [2 blocks * PAGE, KV_HEADS * D] in boxes of [BOX, SLICE].
     """
     DTYPE: gl.constexpr = cache.dtype
     S: gl.constexpr = D // SLICE
+    GROUPS: gl.constexpr = 1 if SPLIT else 2
+    let_next_begin(EARLY)
     q_first = gl.allocate_shared_memory(DTYPE, [BUFFERS, M, D], cache.layout)
-    q_second = gl.allocate_shared_memory(DTYPE, [BUFFERS, M, D], cache.layout)
     PIECES: gl.constexpr = STAGES * S * N // BOX
     k_pieces = gl.allocate_shared_memory(DTYPE, [PIECES, BOX, SLICE], cache.layout)
     v_pieces = gl.allocate_shared_memory(DTYPE, [PIECES, BOX, SLICE], cache.layout)
     k_tiles = k_pieces._reinterpret(DTYPE, [STAGES, N, D], cache.layout)
     v_tiles = v_pieces._reinterpret(DTYPE, [STAGES, N, D], cache.layout)
     v_slices = v_pieces._reinterpret(DTYPE, [STAGES * S, N, SLICE], cache.layout)
-    bars = (_bars(STAGES, 1), _bars(STAGES, 1), _bars(STAGES, 2), _bars(STAGES, 2))
+    bars = (_bars(STAGES, 1), _bars(STAGES, 1), _bars(STAGES, GROUPS), _bars(STAGES, GROUPS))
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     units = gl.allocate_shared_memory(gl.int32, [UNITS * UNIT_WORDS, 1], PLAIN)
-    unit_bars = (_bars(UNITS, 1), _bars(UNITS, 2))
+    unit_bars = (_bars(UNITS, 1), _bars(UNITS, GROUPS))
     fence_async_shared()
-
-    gl.warp_specialize([
-        (_consume, (q, out, sinks, q_stride, scale, q_first,
-                    q_first._reinterpret(DTYPE, [BUFFERS * S, M, SLICE], cache.layout), k_tiles,
-                    v_tiles, v_slices, bars, units, unit_bars, True, KV_HEADS, GROUP, SOFT_CAP,
-                    WINDOW, DTYPE, N, D, STAGES, BUFFERS)),
-        (_consume, (q, out, sinks, q_stride, scale, q_second,
-                    q_second._reinterpret(DTYPE, [BUFFERS * S, M, SLICE], cache.layout), k_tiles,
-                    v_tiles, v_slices, bars, units, unit_bars, False, KV_HEADS, GROUP, SOFT_CAP,
-                    WINDOW, DTYPE, N, D, STAGES, BUFFERS)),
-        (copy, (cache, block_table, table_stride, items, counters, num_units, k_pieces, v_pieces,
-                 bars, units, unit_bars, KV_HEADS, GROUP, WINDOW, PAGE, BOX, N, D, STAGES)),
-    ], [4, 1], [232, 40])
+    wait_for_last(EARLY)
+    parts = (counters, part_sums, part_values, PART_ROWS)
+    q_slices = q_first._reinterpret(DTYPE, [BUFFERS * S, M, SLICE], cache.layout)
+    if SPLIT:
+        gl.warp_specialize([
+            (_consume, (q, out, sinks, parts, q_stride, scale, q_first, q_slices, k_tiles, v_tiles,
+                        v_slices, bars, units, unit_bars, "all", KV_HEADS, GROUP, SOFT_CAP,
+                        WINDOW, DTYPE, N, D, STAGES, BUFFERS, True)),
+            (copy, (cache, block_table, table_stride, items, counters, num_units, k_pieces,
+                    v_pieces, bars, units, unit_bars, KV_HEADS, GROUP, WINDOW, PAGE, BOX, N, D,
+                    STAGES, PART_ROWS, True)),
+        ], [1], [80])
+    else:
+        q_second = gl.allocate_shared_memory(DTYPE, [BUFFERS, M, D], cache.layout)
+        more_slices = q_second._reinterpret(DTYPE, [BUFFERS * S, M, SLICE], cache.layout)
+        gl.warp_specialize([
+            (_consume, (q, out, sinks, parts, q_stride, scale, q_first, q_slices, k_tiles, v_tiles,
+                        v_slices, bars, units, unit_bars, "first", KV_HEADS, GROUP, SOFT_CAP,
+                        WINDOW, DTYPE, N, D, STAGES, BUFFERS, False)),
+            (_consume, (q, out, sinks, parts, q_stride, scale, q_second, more_slices, k_tiles,
+                        v_tiles, v_slices, bars, units, unit_bars, "second", KV_HEADS, GROUP,
+                        SOFT_CAP, WINDOW, DTYPE, N, D, STAGES, BUFFERS, False)),
+            (copy, (cache, block_table, table_stride, items, counters, num_units, k_pieces,
+                    v_pieces, bars, units, unit_bars, KV_HEADS, GROUP, WINDOW, PAGE, BOX, N, D,
+                    STAGES, 2 * M, False)),
+        ], [4, 1], [232, 40])
     # fmt: on

@@ -26,7 +26,7 @@ from allmetal_cuda.jit.versions import meet
 
 
 @gluon.jit
-def _wait_for_last(EARLY: gl.constexpr):
+def wait_for_last(EARLY: gl.constexpr):
     """What earlier launches have written may be read from here on."""
     if EARLY:
         gl.inline_asm_elementwise(
@@ -35,7 +35,7 @@ def _wait_for_last(EARLY: gl.constexpr):
 
 
 @gluon.jit
-def _let_next_begin(EARLY: gl.constexpr):
+def let_next_begin(EARLY: gl.constexpr):
     if EARLY:
         gl.inline_asm_elementwise(
             "griddepcontrol.launch_dependents; // dummy $0",
@@ -62,8 +62,8 @@ def _copy(weight, x, n, t, first, steps, w_tiles, x_tiles, ready, free, STAGES: 
         mbarrier.expect(bar, NBYTES)
         at = (first + turn) * BK
         tma.async_copy_global_to_shared(weight, [n, at], bar, w_tiles.index(turn))
-    _let_next_begin(EARLY)
-    _wait_for_last(EARLY)
+    let_next_begin(EARLY)
+    wait_for_last(EARLY)
     for turn in gl.static_range(STAGES):
         at = (first + turn) * BK
         tma.async_copy_global_to_shared(x, [t, at], ready.index(turn), x_tiles.index(turn))

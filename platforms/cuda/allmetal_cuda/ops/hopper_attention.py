@@ -23,6 +23,12 @@ _SLICE = 64
 _ROWS = 128
 _TILES = {64: (128, 3, 2), 128: (128, 2, 2), 256: (64, 2, 1)}
 """head_dim -> keys a tile; tiles of keys and of queries in shared memory, of 227 KiB."""
+_FEW = {64: (128, 3, 2), 128: (64, 3, 2)}
+"""The same for items of few rows."""
+_MOST_FEW_ROWS = 64
+_UNITS_A_CORE = 2.5
+"""From here on sequences follow one another on a core, and copies must run on from one to the
+next; with fewer, two programs a core are as fast."""
 _DTYPES = ("bfloat16", "float16")
 _LEAST_PAGE = 16
 
@@ -49,26 +55,38 @@ class HopperAttention:
         return Supported(rank=5) if isinstance(rest, Supported) else rest
 
     def build(self, spec: AttentionSpec) -> AttentionOp:
-        return PagedAttention(spec, self.target, _Prompts(spec, self.target.num_cores()))
+        return PagedAttention(spec, self.target, _Units(spec, self.target))
 
 
-class _Prompts:
-    def __init__(self, spec: AttentionSpec, num_cores: int) -> None:
+class _Units:
+    """Items for tiles of many rows, and those of few rows where there are many."""
+
+    def __init__(self, spec: AttentionSpec, target: Target) -> None:
         self._spec = spec
-        self._num_cores = num_cores
-        self._keys, self._stages, self._buffers = _TILES[spec.head_dim]
-        self._descriptors: dict[tuple[int, int], TensorDescriptor] = {}
+        self._num_cores = target.num_cores()
+        self._options = target.launch_options
+        self._descriptors: dict[tuple[int, int, int], TensorDescriptor] = {}
 
     @property
     def tiles(self) -> Tiles:
+        keys, stages, _ = _TILES[self._spec.head_dim]
         return Tiles(
             m=_ROWS,
-            n=self._keys,
+            n=keys,
             d=self._spec.head_dim,
             rows=_ROWS,
             phases=True,
             num_warps=4,
-            num_stages=self._stages,
+            num_stages=stages,
+        )
+
+    def takes(self, launch: Launch) -> bool:
+        heads = self._spec.num_kv_heads
+        return (
+            heads > 1
+            and self._spec.head_dim in _FEW
+            and launch.tiles.rows <= _MOST_FEW_ROWS
+            and launch.slots * heads >= _UNITS_A_CORE * self._num_cores
         )
 
     def __call__(
@@ -80,15 +98,18 @@ class _Prompts:
         batch: AttentionBatch,
         sinks: torch.Tensor | None,
     ) -> None:
-        spec = self._spec
+        spec, split = self._spec, not launch.whole
+        keys, stages, buffers = (_FEW if split else _TILES)[spec.head_dim]
         num_units = launch.slots * spec.num_kv_heads
         hopper_attention[(min(self._num_cores, num_units),)](
             q,
-            self._descriptor(cache),
+            self._descriptor(cache, min(spec.block_size, keys)),
             out,
             batch.block_table,
             launch.items,
             launch.counters,
+            launch.part_sums,
+            launch.part_values,
             sinks,
             spec.scale,
             q.stride(0),
@@ -99,20 +120,22 @@ class _Prompts:
             PAGE=spec.block_size,
             WINDOW=spec.window or 0,
             SOFT_CAP=spec.soft_cap,
-            N=self._keys,
+            N=keys,
             D=spec.head_dim,
-            BOX=min(spec.block_size, self._keys),
-            STAGES=self._stages,
-            BUFFERS=self._buffers,
+            BOX=min(spec.block_size, keys),
+            STAGES=stages,
+            BUFFERS=buffers,
+            SPLIT=split,
+            PART_ROWS=launch.tiles.rows,
             num_warps=4,
+            **self._options,
         )
 
-    def _descriptor(self, cache: torch.Tensor) -> TensorDescriptor:
+    def _descriptor(self, cache: torch.Tensor, box: int) -> TensorDescriptor:
         """The cache as rows of tokens, keys and values of a block behind each other."""
-        key = (cache.data_ptr(), cache.shape[0])
+        key = (cache.data_ptr(), cache.shape[0], box)
         if key not in self._descriptors:
             layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-            box = [min(self._spec.block_size, self._keys), _SLICE]
             rows = cache.view(-1, self._spec.num_kv_heads * self._spec.head_dim)
-            self._descriptors[key] = TensorDescriptor.from_tensor(rows, box, layout)
+            self._descriptors[key] = TensorDescriptor.from_tensor(rows, [box, _SLICE], layout)
         return self._descriptors[key]

@@ -73,6 +73,10 @@ class WholeItems(Protocol):
 
     @property
     def tiles(self) -> Tiles: ...
+    def takes(self, launch: Launch) -> bool:
+        """Whether it is for this launch of items in parts too."""
+        ...
+
     def __call__(
         self,
         launch: Launch,
@@ -121,8 +125,7 @@ class PagedAttention:
         if self._key not in batch.memo:
             batch.memo[self._key] = list(self._schedule(q, batch))
         for launch in cast("list[Launch]", batch.memo[self._key]):
-            if launch.whole:
-                assert self._whole is not None
+            if self._whole is not None and (launch.whole or self._whole.takes(launch)):
                 self._whole(launch, q, cache, out, batch, sinks)
             else:
                 self._launch(launch, q, cache, out, batch, sinks)
