@@ -1,6 +1,7 @@
 """Tests that need the real torch_npu; `make test-vendors` runs them in an environment that has it.
 
-Without it nothing here is collected.
+Without it nothing here is collected.  With it the stand-ins are loaded before anything else, since
+transformers imports torch_npu wherever it is installed.
 """
 
 from __future__ import annotations
@@ -15,3 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the stand-in libraries, for pr
 
 if find_spec("torch_npu") is None:
     collect_ignore_glob = ["test_*.py"]
+else:
+    import standin_cann
+
+    standin_cann.load()

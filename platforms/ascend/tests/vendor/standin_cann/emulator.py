@@ -142,6 +142,10 @@ class Emulator(TorchDispatchMode):
         to = torch.device(wanted) if wanted is not None else there
         if there is None and (to is None or to.type != "npu"):
             return func(*args, **kwargs)
+        if space == "aten" and _made_of_others(func):
+            # torch_npu has kernels of its own for some of them, such as `to` and `contiguous`.
+            with self:
+                return func.decompose(*args, **kwargs)
         copies = self._recording is None and _copies(name, tensors, to, kwargs)
         if name in _ALLOCATE or name in _OWN or func.is_view or copies:
             return func(*args, **kwargs)
@@ -213,6 +217,12 @@ def _kept(answer: Any, args: Any, kwargs: Any, results: list[torch.Tensor], stri
         return [x for x in leaves if id(x) not in inputs]
 
     return Call(run, results)
+
+
+def _made_of_others(func: Any) -> bool:
+    """An operator that torch takes apart."""
+    key = "CompositeImplicitAutograd"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
 
 
 def _copies(name: str, tensors: Sequence[torch.Tensor], to: Any, kwargs: Mapping[str, Any]) -> bool:
