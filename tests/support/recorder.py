@@ -95,13 +95,15 @@ class Recorded:
 
 @dataclass
 class Recorder:
-    """A `GraphCapture`.  `fail(number)` may raise when the capture of that number begins."""
+    """A `GraphCapture`.  `fail(number)` may raise when the capture of that number begins.
+
+    What is recorded is computed too, but only `computes` lets anyone build on that.
+    """
 
     fail: Callable[[int], None] = lambda number: None
     captures: int = 0
     replays: int = 0
-
-    computes = False
+    computes: bool = False
 
     def capture(self, run: Callable[[], object]) -> Recorded:
         self.captures += 1

@@ -95,6 +95,55 @@ def test_what_was_recorded_is_let_go_and_recorded_anew(
     assert tokens == expected(prompt, len(tokens) - len(prompt))
 
 
+def test_where_recording_computes_a_size_is_recorded_when_it_first_comes(
+    llama: Any, expected: Any, driver_of: Any, device: Any, recorder: Recorder
+) -> None:
+    recorder.computes = True
+    driver = driver_of(llama, device, OFFERED, graph_sizes=SIZES)
+    assert driver.decisions == ()
+    assert recorder.captures == 1, "the least shows whether steps can be recorded at all"
+    run = counted(driver)
+    first, second, _ = PROMPTS
+    run({4: len(first), 1: len(second)}, driver.start(4, first), driver.start(1, second))
+    assert not run({4: 1, 1: 1})
+    assert recorder.captures == 2
+    assert all(run({4: 1, 1: 1}) for _ in range(4))
+    assert run({1: 1})
+    assert recorder.captures == 2
+    for slot, prompt in ((4, first), (1, second)):
+        tokens = driver.sequences[slot].tokens
+        assert tokens == expected(prompt, len(tokens) - len(prompt))
+
+
+def test_a_size_that_cannot_be_recorded_when_it_comes_is_launched_by_hand(
+    llama: Any,
+    expected: Any,
+    driver_of: Any,
+    device: Any,
+    recorder: Recorder,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(number: int) -> None:
+        if number == 2:
+            raise GraphError("something waits")
+
+    recorder.computes, recorder.fail = True, fail
+    driver = driver_of(llama, device, OFFERED, graph_sizes=(1, 2))
+    first, second, _ = PROMPTS
+    starts = driver.start(4, first), driver.start(1, second)
+    driver.run({4: len(first), 1: len(second)}, *starts)
+    for _ in range(4):
+        driver.run({4: 1, 1: 1})
+    assert recorder.captures == 2, "it is not tried twice"
+    assert [record.message for record in caplog.records if "by hand" in record.message] == [
+        "steps of 2 sequences are launched by hand: GraphError: something waits"
+    ]
+    assert counted(driver)({4: 1})
+    for slot, prompt in ((4, first), (1, second)):
+        tokens = driver.sequences[slot].tokens
+        assert tokens == expected(prompt, len(tokens) - len(prompt))
+
+
 def test_steps_launched_ahead_keep_their_own_tokens(
     llama: Any, expected: Any, driver_of: Any, device: Any, recorder: Recorder
 ) -> None:
