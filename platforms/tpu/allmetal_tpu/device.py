@@ -29,6 +29,8 @@ PACKAGES = ("torch-tpu", "libtpu", "jax")
 def open_device(info: DeviceInfo) -> TpuDevice:
     """Raises PlatformError where torch cannot drive the device, saying what to mend."""
     try:
+        # Without it the runtime ends the process, with the first tensor.
+        importlib.import_module("libtpu")
         loader: Any = importlib.import_module("torch_tpu._loader")
         loader.load()
     except Exception as error:  # whatever an extension makes of a torch or a machine it dislikes
@@ -37,13 +39,13 @@ def open_device(info: DeviceInfo) -> TpuDevice:
             hint="pip install torch-tpu libtpu, of versions made for this torch"
             f" ({torch.__version__})",
         ) from error
-    count = torch.accelerator.device_count() if hasattr(torch, "tpu") else 0
-    if count == 0:
+    if not loader._LOADED:
         raise PlatformError(
             f"{info.name} cannot be used: TorchTPU sees no device",
             hint="it counts those whose /dev/vfio group this process may open; another process"
             " may hold the chip",
         )
+    count = torch.accelerator.device_count()
     # The numbers of a whole precision must be asked for: the default rounds to bfloat16 first.
     torch.set_float32_matmul_precision("highest")
     return TpuDevice(info, min(info.index, count - 1))
@@ -81,7 +83,7 @@ class TpuDevice:
         """Not every runtime has memory of the host to lend."""
         if self._pins:
             try:
-                return x.pin_memory(torch.device(self.torch_device))
+                return x.pin_memory()
             except RuntimeError:
                 self._pins = False
         return x
