@@ -11,6 +11,7 @@ from allmetal.platform.contract import (
     Unknown,
     Unsupported,
 )
+from allmetal_rocm.aiter import package
 from allmetal_rocm.arch import ARCHS, plain
 
 
@@ -27,8 +28,9 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "kv_dtype.float8_e5m2": _float8(device),
         "kv_dtype.int8": Unsupported("keys and values in int8 need scales, and no kernel has them"),
         "quant.int8": expanded,
-        "quant.w8a8": expanded,
+        "quant.w8a8": _int8(device, expanded),
         "quant.gguf": expanded,
+        "quant.fp8": _float8_weights(device, expanded),
         "attention.sliding_window": Native("triton_attention"),
         "attention.soft_cap": Native("triton_attention"),
         "attention.sinks": Native("triton_attention"),
@@ -39,6 +41,18 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "collective.all_to_all": Unsupported("allmetal-rocm's communicator has none yet"),
     }
     return capabilities
+
+
+def _int8(device: DeviceInfo, expanded: Capability) -> Capability:
+    here = package.refuse(plain(device.arch), "bfloat16") is None
+    return Native("aiter_int8") if here else expanded
+
+
+def _float8_weights(device: DeviceInfo, expanded: Capability) -> Capability:
+    arch = ARCHS.get(plain(device.arch))
+    if arch is None:
+        return Unknown("the probe could not tell which architecture it is")
+    return Native("hipblaslt_float8") if arch.float8 else expanded
 
 
 def _float8(device: DeviceInfo) -> Capability:

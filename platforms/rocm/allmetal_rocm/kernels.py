@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from allmetal.platform.contract import AnyKernel, DeviceInfo
+from allmetal_rocm.aiter.kernels import kernels as aiter_kernels
 from allmetal_rocm.arch import ARCHS, plain
+from allmetal_rocm.ops.scaled_linear import ScaledLinear
 from allmetal_rocm.tuning import FEW_ROWS, MANY_ROWS
 from allmetal_triton.kernels import kernels as triton_kernels
 from allmetal_triton.target import FLOAT_DTYPES, FNUZ, Target
@@ -16,7 +18,13 @@ _USUAL = ARCHS["gfx942"]
 
 
 def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
-    return triton_kernels(target(device))
+    here = target(device)
+    shared, vendor = triton_kernels(here), aiter_kernels(plain(device.arch), here)
+    own: dict[str, tuple[AnyKernel, ...]] = {"linear": (ScaledLinear(plain(device.arch), here),)}
+    return {
+        family: (*vendor.get(family, ()), *own.get(family, ()), *shared[family])
+        for family in shared
+    }
 
 
 def target(device: DeviceInfo) -> Target:

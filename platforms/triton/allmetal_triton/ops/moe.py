@@ -78,40 +78,14 @@ def tile_plan(spec: MoESpec, num_pairs: int, target: Target) -> TilePlan:
     return TilePlan(bm=bm, bn=bn, bc=bc, num_warps=num_warps, num_stages=num_stages)
 
 
-class _Op:
+class ExpertChoice:
+    """Which experts each token goes to."""
+
     def __init__(self, spec: MoESpec, target: Target) -> None:
-        self._spec, self._target = spec, target
+        self._spec = spec
         self._options = target.launch_options
 
-    def pack(
-        self, gate_up: Mapping[str, torch.Tensor], down: Mapping[str, torch.Tensor]
-    ) -> PackedWeight:
-        return gate_up["weight"].contiguous(), down["weight"].contiguous()
-
     def __call__(
-        self,
-        x: torch.Tensor,
-        logits: torch.Tensor,
-        weight: PackedWeight,
-        correction: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        assert isinstance(weight, tuple)
-        spec, num_tokens = self._spec, x.shape[0]
-        y = torch.empty((num_tokens, spec.hidden_size), dtype=x.dtype, device=x.device)
-        if num_tokens == 0:
-            return y
-        x = x if x.stride(1) == 1 else x.contiguous()
-        ids, shares = self._choose(logits, correction)
-        plan = tile_plan(spec, ids.numel(), self._target)
-        pairs, experts = self._group(ids, plan.bm)
-        parts = self._experts(x, weight, shares, pairs, experts, plan)
-        num_blocks = triton.cdiv(spec.hidden_size, _BLOCK)
-        sum_experts[(num_tokens, num_blocks)](
-            parts, y, C=spec.hidden_size, K=spec.routing.top_k, BLOCK=_BLOCK, **self._options
-        )
-        return y
-
-    def _choose(
         self, logits: torch.Tensor, correction: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """ids [T, K] int32 and shares [T, K] float32."""
@@ -140,6 +114,41 @@ class _Op:
             **self._options,
         )
         return ids, shares
+
+
+class _Op:
+    def __init__(self, spec: MoESpec, target: Target) -> None:
+        self._spec, self._target = spec, target
+        self._options = target.launch_options
+        self._choose = ExpertChoice(spec, target)
+
+    def pack(
+        self, gate_up: Mapping[str, torch.Tensor], down: Mapping[str, torch.Tensor]
+    ) -> PackedWeight:
+        return gate_up["weight"].contiguous(), down["weight"].contiguous()
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        logits: torch.Tensor,
+        weight: PackedWeight,
+        correction: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        assert isinstance(weight, tuple)
+        spec, num_tokens = self._spec, x.shape[0]
+        y = torch.empty((num_tokens, spec.hidden_size), dtype=x.dtype, device=x.device)
+        if num_tokens == 0:
+            return y
+        x = x if x.stride(1) == 1 else x.contiguous()
+        ids, shares = self._choose(logits, correction)
+        plan = tile_plan(spec, ids.numel(), self._target)
+        pairs, experts = self._group(ids, plan.bm)
+        parts = self._experts(x, weight, shares, pairs, experts, plan)
+        num_blocks = triton.cdiv(spec.hidden_size, _BLOCK)
+        sum_experts[(num_tokens, num_blocks)](
+            parts, y, C=spec.hidden_size, K=spec.routing.top_k, BLOCK=_BLOCK, **self._options
+        )
+        return y
 
     def _group(self, ids: torch.Tensor, bm: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Pairs in tiles, and each tile's expert."""

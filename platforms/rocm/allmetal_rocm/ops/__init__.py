@@ -1,0 +1,3 @@
+"""Kernels of this platform alone."""
+
+from __future__ import annotations
