@@ -1,0 +1,3 @@
+"""Kernels written for the device with Pallas, JAX's language for kernels."""
+
+from __future__ import annotations
