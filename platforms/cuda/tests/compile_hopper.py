@@ -14,7 +14,7 @@ from allmetal.platform.specs import AttentionSpec, DenseWeight, Float8Weight, Li
 from allmetal.testing.batches import paged_batch
 from allmetal_cuda.ops.hopper_attention import HopperAttention
 from allmetal_cuda.ops.hopper_float8 import HopperFloat8Linear
-from allmetal_cuda.ops.hopper_linear import HopperLinear
+from allmetal_cuda.ops.hopper_linear import HopperLinear, plan
 from allmetal_triton.compile_only import SHARED_MEMORY, compiling_for
 from allmetal_triton.ops.float8 import round_groups
 from allmetal_triton.target import Target
@@ -35,8 +35,8 @@ ATTENTIONS = [
     replace(LLAMA, block_size=64),
 ]
 # (in, out): tokens shared out, channels shared out, whole tiles, more of them than cores.
-LINEARS = [(2048, 1024), (4096, 4096), (4096, 6144), (4096, 28672)]
-NUM_TOKENS = (16, 32, 64, 128)
+LINEARS = [(2048, 1024), (1024, 6144), (4096, 4096), (4096, 6144), (4096, 28672)]
+NUM_TOKENS = (16, 32, 64, 128, 256)
 
 
 def compile_attention(spec: AttentionSpec, target: Target, query_lens: list[int]) -> None:
@@ -58,7 +58,8 @@ def compile_linear(in_features: int, out_features: int, target: Target) -> None:
     op = HopperLinear(target).build(spec)
     weight = op.pack({"weight": torch.empty(out_features, in_features, dtype=torch.bfloat16)})
     for num_tokens in NUM_TOKENS:
-        if (num_tokens, out_features) != (128, 28672):  # it is cuBLAS's, which is not here
+        # The others are cuBLAS's, which is not here.
+        if plan(in_features, out_features, num_tokens, target.num_cores()) is not None:
             op(torch.empty(num_tokens, in_features, dtype=torch.bfloat16), weight, None)
 
 

@@ -12,7 +12,7 @@ from allmetal.platform.contract import Supported, Unsupported
 from allmetal.platform.specs import DenseWeight, GGUFWeight, LinearSpec
 
 pytest.importorskip("triton", reason="needs triton")
-from allmetal_cuda.ops.hopper_linear import MOST_TOKENS, HopperLinear, by_rows, plan
+from allmetal_cuda.ops.hopper_linear import MOST_TOKENS_OF_SMALL, HopperLinear, by_rows, plan
 from allmetal_triton.target import Target
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
@@ -26,7 +26,16 @@ SPEC = LinearSpec(
     weight=DenseWeight(dtype="bfloat16"),
 )
 # (in, out): few steps and many, ragged ends, one tile of outputs and more of them than cores.
-SHAPES = [(8, 5), (264, 100), (96, 96), (4096, 4096), (3072, 1024), (14336, 520), (1000, 9000)]
+SHAPES = [
+    (8, 5),
+    (264, 100),
+    (96, 96),
+    (4096, 4096),
+    (3072, 1024),
+    (14336, 520),
+    (1000, 8000),
+    (1000, 9000),
+]
 
 
 def target(*, early: bool = True) -> Target:
@@ -55,7 +64,23 @@ def test_few_tokens_agree_with_float64(dtype: str, in_features: int, out_feature
     expect = wide.pack({"weight": weight})
     op = HopperLinear(target()).build(spec)
     packed = op.pack({"weight": weight.cuda()})
-    for num_tokens in (0, 1, 2, 3, 16, 17, 32, 50, 64, 100, MOST_TOKENS, MOST_TOKENS + 1):
+    for num_tokens in (
+        0,
+        1,
+        2,
+        3,
+        16,
+        17,
+        32,
+        50,
+        64,
+        100,
+        128,
+        129,
+        200,
+        MOST_TOKENS_OF_SMALL,
+        300,
+    ):
         # Rows of a wider tensor, as a slice of another layer's output is.
         x = torch.randn(num_tokens, in_features + 8, generator=generator).to(kind)
         expected = wide(x[:, :in_features].double(), expect, bias)
@@ -72,7 +97,7 @@ def test_few_tokens_agree_with_float64(dtype: str, in_features: int, out_feature
 @pytest.mark.parametrize("out_features", [1, 1024, 4096, 6144, 8448, 8449, 28672, 151_936])
 @pytest.mark.parametrize("in_features", [8, 128, 1024, 4096, 14336, 28672])
 def test_plans_fit_the_core(in_features: int, out_features: int) -> None:
-    for num_tokens in range(1, MOST_TOKENS + 1):
+    for num_tokens in range(1, MOST_TOKENS_OF_SMALL + 1):
         how = plan(in_features, out_features, num_tokens, CORES)
         if how is None:
             continue
@@ -89,6 +114,8 @@ def test_many_tokens_and_many_outputs_are_left_to_the_library() -> None:
     assert plan(4096, 28672, 128, CORES) is None
     assert plan(4096, 28672, 64, CORES) is not None
     assert plan(4096, 4096, 128, CORES) is not None
+    assert plan(4096, 4096, 129, CORES) is None
+    assert plan(1024, 6144, 256, CORES) is not None
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,9 @@ from allmetal_triton.ops.linear import TritonLinear
 from allmetal_triton.target import Target
 
 MOST_TOKENS = 128
+MOST_TOKENS_OF_SMALL = 256
+_SMALL = 1 << 23
+"""Weights: up to here it matters most that launches run into each other, and cuBLAS's do not."""
 _DTYPES = ("bfloat16", "float16")
 _ALIGNED = 8
 """The copy engine wants rows at multiples of 16 bytes."""
@@ -63,14 +66,16 @@ class Plan:
     def registers(self) -> int:
         """A thread's share, so small that the next launch's programs find room beside these."""
         sums = self.bn * self.bt // (32 * _WARPS)
-        return 72 if sums <= 32 else 112
+        return 72 if sums <= 32 else 112 if sums <= 64 else 168
 
 
 @cache
 def plan(in_features: int, out_features: int, num_tokens: int, num_cores: int) -> Plan | None:
     """The fastest of some 25 for each of eleven shapes at 16, 32, 64 and 128 tokens on an H200, or
     None where that was cuBLAS."""
-    bt = max(16, triton.next_power_of_2(num_tokens))
+    if num_tokens > MOST_TOKENS and in_features * out_features > _SMALL:
+        return None
+    bt = min(128, max(16, triton.next_power_of_2(num_tokens)))
     tiles = triton.cdiv(out_features, 64)
     if tiles > num_cores:
         if bt > 64:
@@ -86,6 +91,8 @@ def plan(in_features: int, out_features: int, num_tokens: int, num_cores: int) -
         bn, bk = 64, 128 if bt <= 64 else 64
         splits = max(1, min(_MOST_SPLITS, num_cores // tiles))
         stages = {16: 10, 32: 8, 64: 6, 128: 9}[bt]
+        if tiles > num_cores:
+            bn, stages = 128, 6
     steps = triton.cdiv(in_features, bk)
     splits = max(1, min(splits, steps // 4))
     stages = min(stages, steps // splits)
@@ -135,7 +142,11 @@ class _Op:
         if num_tokens == 1 and self._rows is not None:
             return self._rows(x, weight.tensor, bias)
         how = None
-        if 0 < num_tokens <= MOST_TOKENS and _can_be_copied(x) and _can_be_copied(weight.tensor):
+        if (
+            0 < num_tokens <= MOST_TOKENS_OF_SMALL
+            and _can_be_copied(x)
+            and _can_be_copied(weight.tensor)
+        ):
             how = plan(spec.in_features, spec.out_features, num_tokens, self._num_cores)
         if how is None:
             return functional.linear(x, weight.tensor, bias)
