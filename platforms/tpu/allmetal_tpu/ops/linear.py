@@ -99,6 +99,8 @@ def _refuse(spec: LinearSpec) -> str | None:
             return None if dtype == spec.dtype else f"takes weights in {spec.dtype}, not {dtype}"
         case GGUFWeight():
             return "takes dense, int8 and float8 weights; blocks of GGML the reference expands"
+        case Float8Weight(block=block) if block is not None:
+            return "takes a scale a row of weights in 8-bit floating point, not one a block"
         case IntWeight(bits=bits) if bits != 8:
             return f"takes integers of 8 bits, not {bits}"
         case _:
