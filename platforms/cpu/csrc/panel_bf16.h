@@ -4,16 +4,14 @@
 #pragma once
 
 #include "gemm.h"
-#include "linear.h"
 #include "panel_pack.h"
+#include "panel_strips.h"
 
 namespace AM_ISA {
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BF16__)
 
-constexpr int64_t BF16_MR = 12;       // tokens at a time: with two lines, what the registers hold
-constexpr int64_t BF16_DEPTH = 384;   // channels whose lines stay in the first cache
-constexpr int64_t BF16_TOKENS = 240;  // whose activations stay in the second cache
+constexpr int64_t BF16_MR = 12;  // tokens at a time: with two lines, what the registers hold
 
 inline void pack_bf16(uint8_t* out, const bf16* w, int64_t N, int64_t C) {
   const int64_t halves = (N + PANEL_ROWS - 1) / PANEL_ROWS * 2;
@@ -40,7 +38,7 @@ inline void pack_bf16(uint8_t* out, const bf16* w, int64_t N, int64_t C) {
 // their own, so that one product need not wait for the one before.
 template <int MR, int U>
 __attribute__((noinline)) void bf16_dots(const uint8_t* p, int64_t C, const bf16* x, int64_t ldx,
-                                         bool first, bool add, float* sums) {
+                                         Ahead soon, bool add, float* sums) {
   f32 acc[U][MR][2] = {};
   auto step = [&](int64_t c, f32 (*to)[2]) __attribute__((always_inline)) {
     const __m512i w0 = line(p, c), w1 = line(p, c + 1);
@@ -51,13 +49,13 @@ __attribute__((noinline)) void bf16_dots(const uint8_t* p, int64_t C, const bf16
       to[m][1] = Pack<bf16>::madd(to[m][1], pair, w1);
     }
   };
-  const int64_t ahead = first ? 4096 : 0;  // blocks of tokens after the first find the weights near
   int64_t c = 0;
   for (; c + 2 * U <= C; c += 2 * U) {
 #pragma GCC unroll 4
     for (int u = 0; u < U; u++) {
-      prefetch(p + 64 * (c + 2 * u) + ahead);
-      prefetch(p + 64 * (c + 2 * u) + ahead + 64);
+      prefetch(soon.at);
+      prefetch(soon.at + soon.bytes / 2);
+      soon.at += soon.bytes;
       step(c + 2 * u, acc[u]);
     }
   }
@@ -75,42 +73,29 @@ __attribute__((noinline)) void bf16_dots(const uint8_t* p, int64_t C, const bf16
 }
 
 AM_INLINE void bf16_rows(const uint8_t* p, int64_t C, const bf16* x, int64_t ldx, int64_t mr,
-                         bool first, bool add, float* sums) {
+                         Ahead soon, bool add, float* sums) {
   unrolled<1, int(BF16_MR) + 1>([&](auto i) __attribute__((always_inline)) {
     constexpr int MR = decltype(i)::value, U = MR == 1 ? 4 : MR <= 4 ? 2 : 1;
-    if (mr == MR) bf16_dots<MR, U>(p, C, x, ldx, first, add, sums);
+    if (mr == MR) bf16_dots<MR, U>(p, C, x, ldx, soon, add, sums);
   });
-}
-
-AM_INLINE void bf16_product(const uint8_t* p, int64_t C, const bf16* x, int64_t M, float* sums) {
-  const int64_t num_blocks = (M + BF16_MR - 1) / BF16_MR;
-  const int64_t depth = num_blocks == 1 ? C : BF16_DEPTH;
-  for (int64_t c = 0; c < C; c += depth) {
-    const int64_t size = C - c < depth ? C - c : depth;
-    for (int64_t b = 0; b < num_blocks; b++) {
-      const int64_t m = M * b / num_blocks, mr = M * (b + 1) / num_blocks - m;
-      bf16_rows(p + 64 * c, size, x + m * C + c, C, mr, b == 0, c > 0, sums + m * PANEL_ROWS);
-    }
-  }
 }
 
 inline void linear_bf16_panels(bf16* y, const bf16* x, const uint8_t* w, const bf16* bias,
                                int64_t M, int64_t N, int64_t C) {
-  const int64_t count = (N + PANEL_ROWS - 1) / PANEL_ROWS, bytes = C * 2 * PANEL_ROWS;
-  const int64_t fair = count / (int64_t(allmetal::num_threads) * 4);
-  for (int64_t m = 0; m < M; m += BF16_TOKENS) {
-    const int64_t size = M - m < BF16_TOKENS ? M - m : BF16_TOKENS;
-    parallel(count, fair < 1 ? 1 : fair > 16 ? 16 : fair, [&](int64_t begin, int64_t end) {
-      alignas(64) float sums[BF16_TOKENS * PANEL_ROWS];
-      for (int64_t i = begin; i < end; i++) {
-        const int64_t n = i * PANEL_ROWS, rows = N - n < PANEL_ROWS ? N - n : PANEL_ROWS;
-        bf16_product(w + i * bytes, C, x + m * C, size, sums);
-        for (int64_t k = 0; k < size; k++)
-          finish<bf16>(sums + k * PANEL_ROWS, rows, nullptr, bias ? bias + n : nullptr,
-                       y + (m + k) * N + n);
-      }
+  constexpr int64_t pair = 2 * 2 * PANEL_ROWS;  // bytes
+  auto seed = [](int64_t, int64_t, float*) { return false; };
+  over_panels<BF16_MR>(M, N, 2 * C, [&](int64_t panel, int64_t m, int64_t size) {
+    const uint8_t* p = w + panel * C / 2 * pair;
+    in_strips<BF16_MR>(size, C / 2, PIECE / pair, seed, [&](const Part& part, float* sums) {
+      const uint8_t* at = p + part.span * pair;
+      const int64_t bytes = part.spans * pair;
+      const Ahead soon = part.share_of(at + part.reach(bytes), bytes, part.spans);
+      bf16_rows(at, 2 * part.spans, x + (m + part.token) * C + 2 * part.span, C, part.tokens, soon,
+                part.add, sums);
+    }, [&](int64_t token, int64_t count, const float* sums) {
+      finish_block<bf16>(sums, count, panel, N, nullptr, bias, y + (m + token) * N);
     });
-  }
+  });
 }
 
 #endif

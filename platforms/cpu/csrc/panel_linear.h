@@ -1,4 +1,5 @@
-// y = x W^T + b over panels: in integers for few tokens, in bfloat16 for many.
+// y = x W^T + b over panels: in integers, but for many tokens that are to keep 16 bits in bfloat16.
+// GGML's formats take 8 bits of each group of a token, as GGML does.
 //
 // Legend: M tokens, N outputs, C channels.
 #pragma once
@@ -12,36 +13,26 @@ namespace AM_ISA {
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BF16__)
 
-constexpr int64_t TOKENS = 256;  // whose activations stay in the second cache
-
 // Tokens up to which integers are faster: what they cost beside the products is per group.
 template <class P>
-constexpr int64_t FEW_PANELS = !P::SCALED ? 160 : P::GROUP == 16 ? 24 : P::HAS_MIN ? 44 : 64;
+constexpr int64_t FEW_PANELS = P::SCALED ? 64 : 160;
 
 template <class P>
 AM_INLINE int64_t panel_bytes_of(int64_t C) {  // of 32 rows
   return (C + P::CHANNELS - 1) / P::CHANNELS * 2 * P::BYTES;
 }
 
-template <class P, int PLANES>
-AM_INLINE void few_panels(bf16* y, const bf16* x, const uint8_t* w, const float* scale,
+template <class P, Rounding R>
+AM_INLINE void integer_panels(bf16* y, const bf16* x, const uint8_t* w, const float* scale,
                           const bf16* bias, int64_t M, int64_t N, int64_t C) {
-  const Tokens<P, PLANES> tokens(x, M, C);
-  const int64_t count = (N + PANEL_ROWS - 1) / PANEL_ROWS, bytes = panel_bytes_of<P>(C);
-  const int64_t fair = count / (int64_t(allmetal::num_threads) * 4);
-  for (int64_t m = 0; m < M; m += TOKENS) {
-    const int64_t size = M - m < TOKENS ? M - m : TOKENS;
-    parallel(count, fair < 1 ? 1 : fair > 16 ? 16 : fair, [&](int64_t begin, int64_t end) {
-      alignas(64) float sums[TOKENS * PANEL_ROWS];
-      for (int64_t i = begin; i < end; i++) {
-        const int64_t n = i * PANEL_ROWS, rows = N - n < PANEL_ROWS ? N - n : PANEL_ROWS;
-        panel_product<P, PLANES>(w + i * bytes, bytes / (2 * P::BYTES), tokens, m, size, sums);
-        for (int64_t k = 0; k < size; k++)
-          finish<bf16>(sums + k * PANEL_ROWS, rows, scale ? scale + n : nullptr,
-                       bias ? bias + n : nullptr, y + (m + k) * N + n);
-      }
+  const Tokens<P, R> tokens(x, M, C);
+  const int64_t bytes = panel_bytes_of<P>(C);
+  over_panels<PANEL_MR<PLANES_OF<R>>>(M, N, C * PLANES_OF<R>, [&](int64_t panel, int64_t m, int64_t size) {
+    panel_product<P, R>(w + panel * bytes, bytes / (2 * P::BYTES), tokens, m, size,
+                        [&](int64_t token, int64_t count, const float* sums) {
+      finish_block(sums, count, panel, N, scale, bias, y + (m + token) * N);
     });
-  }
+  });
 }
 
 template <class P>
@@ -65,11 +56,13 @@ template <class P>
 void linear_panels_of(bf16* y, const bf16* x, const uint8_t* w, const float* scale,
                       const bf16* bias, int64_t M, int64_t N, int64_t C, int act_bits) {
   if constexpr (P::ACT8) {
-    if (act_bits == 8) return few_panels<P, 1>(y, x, w, scale, bias, M, N, C);
+    if (act_bits == 8) return integer_panels<P, Rounding::TOKEN>(y, x, w, scale, bias, M, N, C);
+    if (M > FEW_PANELS<P> && N >= MAX_CHUNK && C % Pack<bf16>::K == 0)
+      return many_panels<P>(y, x, w, scale, bias, M, N, C);
+    integer_panels<P, Rounding::FINE>(y, x, w, scale, bias, M, N, C);
+  } else {
+    integer_panels<P, Rounding::GROUP>(y, x, w, scale, bias, M, N, C);
   }
-  if (M > FEW_PANELS<P> && N >= MAX_CHUNK && C % Pack<bf16>::K == 0)
-    return many_panels<P>(y, x, w, scale, bias, M, N, C);
-  few_panels<P, 2>(y, x, w, scale, bias, M, N, C);
 }
 
 // The panels' own of each kind: `f` is called with a null pointer to the type.

@@ -5,8 +5,10 @@
 // A panel is a sequence of spans of channels, each twice: for rows 0 .. 15 and for rows 16 .. 31.
 // Rows and channels are padded with zeros.  Within a span lie the scales, then the codes.
 //
-// Legend: N outputs, C channels.  u is a weight as an unsigned integer of at most 8 bits;
-// value = (u - OFFSET) * scale - minimum.
+// Legend: N outputs, C channels.  u is a weight as an unsigned integer of at most 8 bits, OFFSET the
+// middle of them; value = (u - OFFSET) * scale - minimum.  What the formats subtract is moved to the
+// middle, so that the larger part of a group of weights that are all alike is the minimum's, which
+// is multiplied with the sum of the activations as they were before rounding.
 #pragma once
 
 #include "blocks.h"
@@ -48,8 +50,18 @@ AM_INLINE __m512i joined(__m512i x, int mask, __m512i y) {
 //   ACT8, whether models round activations to 8 bits with it; CHANNELS of a span, GROUP of them that
 //   share a scale (or, of whole rows, that are summed in integers), UNIT groups that `codes` knows
 //   apart when compiled, BYTES of 16 rows of a span;
-//   shares(p, scale, min): those of the span's groups, a lane a row;
+//   shares(p, scale, min): those of the span's groups, a lane a row, min as the format has it;
 //   codes<G, J>(p, unit, b): u of channels 32 b + 4 J .. + 3 of group G of the unit.
+
+// Scales and minimums, these with OFFSET.
+template <class P>
+AM_INLINE void middle_shares(const uint8_t* p, __m512* scale, __m512* min) {
+  P::shares(p, scale, min);
+  if constexpr (P::HAS_MIN && P::OFFSET != 0) {
+    for (int g = 0; g < P::CHANNELS / P::GROUP; g++)
+      min[g] = _mm512_fnmadd_ps(_mm512_set1_ps(P::OFFSET), scale[g], min[g]);
+  }
+}
 
 struct WholeRows {
   static constexpr bool SCALED = false, HAS_MIN = false, ACT8 = true;
@@ -124,7 +136,7 @@ struct NibblePanel : SmallPanel<F> {
 template <>
 struct Panel<Q4_0> : NibblePanel<Q4_0, 8> {};
 template <>
-struct Panel<Q4_1> : NibblePanel<Q4_1, 0> {};
+struct Panel<Q4_1> : NibblePanel<Q4_1, 8> {};
 
 // A block's 32 fifth bits are one lane: those of channels 4 J .. are bits 4 J .. of it.
 template <class F, int MINUS>
@@ -145,7 +157,7 @@ struct FifthPanel : SmallPanel<F> {
 template <>
 struct Panel<Q5_0> : FifthPanel<Q5_0, 16> {};
 template <>
-struct Panel<Q5_1> : FifthPanel<Q5_1, 0> {};
+struct Panel<Q5_1> : FifthPanel<Q5_1, 16> {};
 
 // The lines of a block's dwords, in their order: halves, three of six-bit shares, the rest.
 AM_INLINE void six_bit_lines(const uint8_t* p, __m512* scale, __m512* min) {
@@ -171,7 +183,7 @@ AM_INLINE void six_bit_lines(const uint8_t* p, __m512* scale, __m512* min) {
 
 template <>
 struct Panel<Q4_K> {
-  static constexpr int CHANNELS = 256, GROUP = 32, UNIT = 2, OFFSET = 0, BYTES = 16 * 144;
+  static constexpr int CHANNELS = 256, GROUP = 32, UNIT = 2, OFFSET = 8, BYTES = 16 * 144;
   static constexpr bool SCALED = true, HAS_MIN = true, ACT8 = false;
   static AM_INLINE void shares(const uint8_t* p, __m512* scale, __m512* min) {
     six_bit_lines(p, scale, min);
@@ -184,7 +196,7 @@ struct Panel<Q4_K> {
 
 template <>
 struct Panel<Q5_K> {
-  static constexpr int CHANNELS = 256, GROUP = 32, UNIT = 8, OFFSET = 0, BYTES = 16 * 176;
+  static constexpr int CHANNELS = 256, GROUP = 32, UNIT = 8, OFFSET = 16, BYTES = 16 * 176;
   static constexpr bool SCALED = true, HAS_MIN = true, ACT8 = false;
   static AM_INLINE void shares(const uint8_t* p, __m512* scale, __m512* min) {
     six_bit_lines(p, scale, min);

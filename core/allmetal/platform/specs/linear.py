@@ -23,7 +23,11 @@ class DenseWeight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GGUFWeight:
-    """`weight` [N, bytes] uint8: rows of GGML blocks along C.  Source: the ggml format tables."""
+    """`weight` [N, bytes] uint8: rows of GGML blocks along C.  Source: the ggml format tables.
+
+    Kernels may round 16-bit activations to 8 bits, with a scale for each 32 channels or fewer, as
+    GGML itself does with more; outliers must not cost their neighbours' precision.
+    """
 
     kind: ClassVar[str] = "gguf"
     type: str  # "Q4_0", "Q4_K", ...

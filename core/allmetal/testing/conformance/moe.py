@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from allmetal.platform.contract import AnyKernel
-from allmetal.platform.specs import IntWeight, LinearSpec, MoEOp, MoESpec, WeightFormat
+from allmetal.platform.specs import LinearSpec, MoEOp, MoESpec, WeightFormat
 from allmetal.testing.conformance.base import (
-    TOLERANCE,
     Bench,
     Conformance,
     check,
@@ -18,7 +17,7 @@ from allmetal.testing.conformance.base import (
     title,
 )
 from allmetal.testing.conformance.draws import draw_num_tokens
-from allmetal.testing.conformance.linear import ROUNDED_ACTIVATIONS, stored_weight
+from allmetal.testing.conformance.linear import stored_weight, tolerance_of
 from allmetal.testing.conformance.problems import MOE
 
 NUM_TOKENS = (0, 1, 7, 33)
@@ -120,6 +119,5 @@ def _packed(
 
 
 def _tolerance(spec: MoESpec) -> float:
-    rounded = any(isinstance(w, IntWeight) and w.act_dtype for w in (spec.gate_up, spec.down))
     # Two products and what is between them are each rounded to the dtype.
-    return max(2 * TOLERANCE[spec.dtype], 2 * ROUNDED_ACTIVATIONS if rounded else 0.0)
+    return 2 * max(tolerance_of(spec.dtype, weight) for weight in (spec.gate_up, spec.down))
