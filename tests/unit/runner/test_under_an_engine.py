@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from recordable import OFFERED
 from recorder import Recorder
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from allmetal.config import EngineConfig
 from allmetal.engine.engine import Engine
 from allmetal.engine.limits import Limits
 from allmetal.executor.local import LocalExecutor
+from allmetal.platform.contract import Graph, GraphCapture
 from allmetal.request import Request, SamplingParams
 
 KINDS: list[dict[str, Any]] = [
@@ -48,8 +52,9 @@ def run(folder: Path, host_device: Any, make_plan: Any, platform_of: Any) -> Any
     def serve(
         batches: Sequence[Sequence[Request]],
         num_blocks: int = 512,
-        graphs: Recorder | None = None,
+        graphs: GraphCapture | None = None,
         tokens: tuple[int, ...] = (),
+        static_shapes: bool = False,
         **limits: Any,
     ) -> tuple[dict[str, list[int]], Any]:
         bounds = Limits(
@@ -67,6 +72,7 @@ def run(folder: Path, host_device: Any, make_plan: Any, platform_of: Any) -> Any
             async_scheduling=bounds.async_scheduling,
             graph_sizes=(1, 2, 4, 6) if graphs else (),
             graph_tokens=tokens,
+            static_shapes=static_shapes,
         )
         config = EngineConfig(model=str(folder))
         host_device.graphs = graphs
@@ -82,6 +88,9 @@ def run(folder: Path, host_device: Any, make_plan: Any, platform_of: Any) -> Any
                 for delta in engine.step():
                     assert delta.error is None, delta.error
                     tokens[delta.request_id] += delta.token_ids
+                    for entry in delta.logprobs or []:
+                        likely = tokens.setdefault(f"{delta.request_id}, likely", [])
+                        likely += [*entry.token_ids, *entry.ranks]
         stats = engine.stats()
         engine.close()
         return tokens, stats
@@ -112,3 +121,100 @@ def test_steps_that_are_replayed_change_no_token(run: Any) -> None:
     assert plain == cramped
     chunked, _ = run([requests()], graphs=graphs, tokens=(3, 7), max_num_batched_tokens=7)
     assert plain == chunked
+
+
+class Programs:
+    """Of a device that compiles: each is run when it is made and at every replay, and what is in it
+    is not looked at."""
+
+    computes = True
+    inside = False
+    made = 0
+
+    def capture(self, run: Callable[[], object]) -> Graph:
+        self.made += 1
+        program = _Program(run, self)
+        program.replay()
+        return program
+
+
+class _Program:
+    def __init__(self, run: Callable[[], object], programs: Programs) -> None:
+        self._run, self._programs = run, programs
+
+    def replay(self) -> None:
+        self._programs.inside = True
+        self._run()
+        self._programs.inside = False
+
+
+class Launches(TorchDispatchMode):
+    """All that is launched by hand, as a device that compiles for each shape tells it apart."""
+
+    def __init__(self, programs: Programs) -> None:
+        super().__init__()
+        self.programs = programs
+        self.kinds: set[object] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self.programs.inside:
+            said = tree_map(_shape_or_value, (args, kwargs or {}))
+            self.kinds.add(f"{func} {said}")
+        return func(*args, **(kwargs or {}))
+
+
+def _shape_or_value(x: object) -> object:
+    return (x.dtype, tuple(x.shape)) if isinstance(x, torch.Tensor) else x
+
+
+SIZES = (8, 16, 64, 256)
+
+
+def test_padded_steps_change_no_token(run: Any) -> None:
+    plain, _ = run([requests()])
+    options: dict[str, Any] = {"static_shapes": True, "tokens": SIZES}
+    padded, _ = run([requests()], graphs=Programs(), **options)
+    assert plain == padded
+    cramped, stats = run([requests()], num_blocks=26, graphs=Programs(), **options)
+    assert stats.num_preemptions > 0
+    assert plain == cramped
+    chunked, _ = run([requests()], graphs=Programs(), max_num_batched_tokens=8, **options)
+    assert plain == chunked
+
+
+def test_padded_steps_of_other_lengths_bring_no_new_shape(run: Any) -> None:
+    """What is drawn, penalised or reported too; constraints are as long as they are."""
+
+    def some(*lengths: int) -> list[Request]:
+        rng = random.Random(len(lengths))
+        return [
+            Request(
+                request_id=f"{lengths}-{number}",
+                prompt_token_ids=[rng.randrange(97) for _ in range(length)],
+                sampling=SamplingParams(max_tokens=6, ignore_eos=True, **KINDS[number % 4]),
+            )
+            for number, length in enumerate(lengths)
+        ]
+
+    programs = Programs()
+    launches = Launches(programs)
+    seen: list[set[object]] = []
+    first = [some(17, 9, 25, 30), some(5, 2)]
+    again = [some(19, 10, 21, 31), some(6, 2)]
+
+    class Marked(list[Request]):
+        def __iter__(self) -> Any:
+            seen.append(set(launches.kinds))
+            return super().__iter__()
+
+    with launches:
+        run(
+            [*first, *first, *map(Marked, again), Marked()],
+            graphs=programs,
+            static_shapes=True,
+            tokens=SIZES,
+            async_scheduling=False,
+            prefix_caching=False,
+        )
+    assert len(seen[0]) > 20
+    assert seen[-1] - seen[0] == set()
