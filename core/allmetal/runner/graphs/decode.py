@@ -21,7 +21,7 @@ from functools import partial
 import torch
 
 from allmetal.executor.contract import NO_TOKEN, StepPlan
-from allmetal.platform.batch import AttentionBatch, Batch, DeviceOnly
+from allmetal.platform.batch import AtReplay, AttentionBatch, Batch, DeviceOnly
 from allmetal.platform.contract import GraphCapture
 from allmetal.platform.specs import DecodeStateOp, SamplingOp
 from allmetal.runner.graphs.recording import Ladder
@@ -68,6 +68,7 @@ class DecodeGraphs:
         self._sections = 2 + state.num_groups
         self._steps: Ladder | None = None
         self._draws: dict[bool, Ladder] = {}
+        self._at_replay: dict[int, AtReplay] = {}
         self._made_views: dict[
             tuple[int, int], tuple[torch.Tensor, torch.Tensor, torch.Tensor]
         ] = {}
@@ -121,6 +122,8 @@ class DecodeGraphs:
     def _run(self, size: int) -> torch.Tensor:
         """The whole step, from words to tokens in the state."""
         state, words = self._state, self._words_of(size)
+        # Of the run that is recorded, which comes last.
+        at_replay = self._at_replay[size] = AtReplay()
         token_ids, positions, seq_lens, tables, mappings = self._decode_state.read(
             words, state.tokens, state.tables
         )
@@ -134,6 +137,7 @@ class DecodeGraphs:
                 max_seq_len=state.row_length - 1,
                 host_query_lens=[1] * size,
                 host_seq_lens=DeviceOnly(),
+                at_replay=at_replay,
             )
             for table, mapping in zip(tables.unbind(0), mappings.unbind(0), strict=True)
         )
@@ -175,6 +179,10 @@ class DecodeGraphs:
             return None
         self._uploader.overwrite(self._words, packed)
         assert self._steps is not None
+        if size in self._at_replay and self._at_replay[size].tells:
+            told = lengths + [1] * (size - count)
+            for tell in self._at_replay[size].tells:
+                tell(told)
         token_ids = self._steps.launch(size)
         if token_ids is None:
             return None

@@ -11,7 +11,7 @@ import pytest
 
 from allmetal.executor.contract import BringsExecutor
 from allmetal.platform.capabilities import available, capability, describe
-from allmetal.platform.contract import DeviceInfo, Platform, Unknown
+from allmetal.platform.contract import DeviceInfo, Native, Platform, Unknown
 from allmetal.testing.conformance.base import Conformance, covers
 from allmetal.testing.conformance.contract import MODEL
 from allmetal.testing.conformance.engines import (
@@ -91,7 +91,13 @@ class ModelConformance(Conformance):
         counting = Counting(trial.platform)
         b = trial.block_size
         rounds = [_prompts(b - 2, 5, b + 1), _prompts(b - 2, 2 * b)]
-        trial.hold(kind, rounds, platform=counting.as_platform, graph_capture=True)
+        trial.hold(
+            kind,
+            rounds,
+            platform=counting.as_platform,
+            dtype=trial.native_dtype,
+            graph_capture=True,
+        )
         if not isinstance(trial.platform, BringsExecutor):
             assert counting.num_replays > 0, "nothing was replayed"
 
@@ -114,6 +120,10 @@ class Trial:
         device.close()
         self.block_size, self.favourite = advice.block_size, advice.dtype
         self.dtype = next(d for d in TIE if available(capability(self._table, f"dtype.{d}")))
+        native = (d for d in TIE if isinstance(self._table.get(f"dtype.{d}"), Native))
+        self.native_dtype = next(native, self.dtype)
+        """That of kernels of its own: the reference reads lengths on the host, and cannot be
+        recorded."""
 
     def needs(self, feature: str) -> None:
         answer = capability(self._table, feature)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from allmetal.errors import GraphError
-from allmetal.platform.batch import AttentionBatch, DeviceOnly
+from allmetal.platform.batch import AtReplay, AttentionBatch, DeviceOnly
 from allmetal.platform.contract import GraphCapture, Streams
 from allmetal.platform.reference.kernel import LAYOUTS
 from allmetal.platform.specs import AttentionSpec
@@ -21,11 +21,11 @@ from allmetal.testing.conformance.problems import ATTENTION
 DECODE_LENGTHS = ([1, 17, 60, 33], [64, 2, 15, 48])
 """Tokens of four sequences when a step is recorded, and when it is replayed."""
 WIDTH, SPARE = 8, 40
-BLOCK_SIZE = 16
+BLOCK_SIZES = (16, 128)
 RECORDED = [
     s
     for s in ATTENTION
-    if s.block_size == BLOCK_SIZE
+    if s.block_size in BLOCK_SIZES
     and s.head_dim == 64
     and s.num_kv_heads == 2
     and s.window in (None, 24)
@@ -124,7 +124,7 @@ class ServicesConformance(Conformance):
             first, second = (_decoding(bench, spec, lens) for lens in DECODE_LENGTHS)
             lay = laid_out if op.kv_layout in LAYOUTS else written
             cache, new_cache = (lay(bench, spec, op, problem) for problem in (first, second))
-            batch = _recordable(bench, first)
+            batch = _recordable(bench, spec, first)
             q = bench.put(first.q)
             sinks = None if spec.sinks is False else bench.put(_sinks(first, second))
             out = torch.empty_like(q)
@@ -135,11 +135,14 @@ class ServicesConformance(Conformance):
             except GraphError as error:
                 refused.append(f"{kernel.name}: {error.message}")
                 continue
-            fresh = _recordable(bench, second)
+            fresh = _recordable(bench, spec, second)
             for name in ("query_start", "seq_lens", "block_table", "slot_mapping"):
                 getattr(batch, name).copy_(getattr(fresh, name))
             q.copy_(bench.put(second.q))
             cache.view(torch.uint8).copy_(new_cache.view(torch.uint8))
+            assert batch.at_replay is not None
+            for tell in batch.at_replay.tells:
+                tell(second.paged.attention.host_seq_lens)
             graph.replay()
             check(bench.get(out), exactly(spec, second), spec.dtype)
         if len(refused) == len(kernels):
@@ -186,7 +189,7 @@ def _sinks(first: Problem, second: Problem) -> torch.Tensor:
     return first.sinks
 
 
-def _recordable(bench: Bench, problem: Problem) -> AttentionBatch:
+def _recordable(bench: Bench, spec: AttentionSpec, problem: Problem) -> AttentionBatch:
     """The host knows bounds alone; tables are as wide as any can be."""
     batch = bench.put_batch(problem.paged.attention)
     table = batch.block_table
@@ -195,8 +198,9 @@ def _recordable(bench: Bench, problem: Problem) -> AttentionBatch:
     return replace(
         batch,
         block_table=wide,
-        max_seq_len=WIDTH * BLOCK_SIZE,
+        max_seq_len=WIDTH * spec.block_size,
         host_seq_lens=DeviceOnly(),
+        at_replay=AtReplay(),
         memo={},
     )
 

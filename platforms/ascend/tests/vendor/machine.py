@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import standin_cann
+from standin_cann.emulator import Emulator
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from allmetal.platform.contract import (
     DEFAULT_OPTIONS,
@@ -59,11 +62,15 @@ class EmulatedAscend(AscendPlatform):
 
     def __init__(self, num_devices: int = 1, *, float32: bool = False) -> None:
         super().__init__(machine(num_devices), packages)
-        self._float32 = float32
+        self._num_devices, self._float32 = num_devices, float32
 
     def open(self, device: DeviceInfo, options: OpenOptions = DEFAULT_OPTIONS) -> Device:
         standin_cann.load()
-        return super().open(device, options)
+        os.environ["STANDIN_DEVICES"] = str(self._num_devices)
+        opened = super().open(device, options)
+        if not any(isinstance(mode, Emulator) for mode in _get_current_dispatch_mode_stack()):
+            Emulator(strict=not self._float32).__enter__()  # as long as this process
+        return opened
 
     def kernels(self, device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
         kernels = dict(super().kernels(device))

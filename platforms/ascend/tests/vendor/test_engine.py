@@ -128,3 +128,52 @@ def test_every_token_is_what_transformers_chooses(
     assert device.counts.calls.keys() >= OPERATORS
     if kind == "qwen3_moe":
         assert device.counts.calls["npu_grouped_matmul"] > 0
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral"])
+def test_recorded_steps_are_told_lengths_at_every_replay_and_change_no_token(
+    device: Emulator, kind: str, checkpoints: Path
+) -> None:
+    folder, expected = model_of(kind, checkpoints)
+
+    tokens, _ = generate(folder, graph_capture=True)
+
+    assert expected == tokens
+    assert device.counts.runs > 0
+    layers = SIZES["num_hidden_layers"]
+    assert layers * device.counts.runs >= device.counts.updates > 0
+
+
+def test_half_precision_runs_on_the_operators_as_they_are_documented(
+    monkeypatch: pytest.MonkeyPatch, checkpoints: Path
+) -> None:
+    """Nothing is let pass that the documents refuse."""
+    folder, _ = model_of("qwen3_moe", checkpoints)
+    monkeypatch.setattr(allmetal_ascend, "AscendPlatform", EmulatedAscend)
+
+    with emulated() as device:
+        tokens, plan = generate(folder, dtype="bfloat16", graph_capture=True)
+
+    assert [NUM_TOKENS] * len(LENGTHS) == [len(each) for each in tokens]
+    kernels = {d.feature: d.got for d in plan.decisions if d.feature.startswith("kernel.")}
+    assert {"npu_attention", "npu_moe"} <= set(kernels.values())
+    assert device.counts.calls.keys() >= OPERATORS | {
+        "npu_moe_gating_top_k",
+        "npu_moe_init_routing_v2",
+        "npu_grouped_matmul",
+        "_npu_moe_token_unpermute",
+    }
+
+
+def test_weights_and_activations_in_8_bits_are_multiplied_as_integers(
+    monkeypatch: pytest.MonkeyPatch, checkpoints: Path
+) -> None:
+    folder, _ = model_of("llama", checkpoints)
+    monkeypatch.setattr(allmetal_ascend, "AscendPlatform", EmulatedAscend)
+
+    with emulated() as device:
+        tokens, _ = generate(folder, dtype="bfloat16", quantization="w8a8")
+
+    assert [NUM_TOKENS] * len(LENGTHS) == [len(each) for each in tokens]
+    calls = device.counts.calls
+    assert 0 < calls["npu_dynamic_quant"] == calls["npu_quant_matmul"]

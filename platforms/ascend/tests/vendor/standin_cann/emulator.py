@@ -140,7 +140,7 @@ class Emulator(TorchDispatchMode):
         there = next((x.device for x in tensors if _on_device(x)), None)
         wanted = kwargs.get("device")
         to = torch.device(wanted) if wanted is not None else there
-        if there is None and (to is None or to.type != "npu"):
+        if space == "c10d" or (there is None and (to is None or to.type != "npu")):
             return func(*args, **kwargs)
         if space == "aten" and _made_of_others(func):
             # torch_npu has kernels of its own for some of them, such as `to` and `contiguous`.

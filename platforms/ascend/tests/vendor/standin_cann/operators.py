@@ -489,3 +489,8 @@ def _npu_moe_token_unpermute(
     mine = permuted_tokens.float()[sorted_indices.long()].view(*probs.shape, -1)
     summed = (mine * probs.float()[..., None]).sum(1).to(permuted_tokens.dtype)
     return summed, permuted_tokens
+
+
+@operator
+def npu_moe_token_unpermute(*inputs: Any, **options: Any) -> torch.Tensor:
+    return _npu_moe_token_unpermute(*inputs, **options)[0]
