@@ -27,7 +27,7 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "kv_dtype.float8_e4m3fn": _float8(device),
         "kv_dtype.float8_e5m2": _float8(device),
         "kv_dtype.int8": Unsupported("keys and values in int8 need scales, and no kernel has them"),
-        "quant.int8": expanded,
+        "quant.int8": Native("triton_int_linear"),
         "quant.w8a8": _int8(device, expanded),
         "quant.gguf": expanded,
         "quant.fp8": _float8_weights(device, expanded),

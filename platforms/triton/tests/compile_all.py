@@ -22,6 +22,7 @@ from allmetal.platform.specs import (
     DecodeStateSpec,
     DenseWeight,
     GatedActivationSpec,
+    IntWeight,
     LinearSpec,
     MoESpec,
     RMSNormSpec,
@@ -128,6 +129,26 @@ def compile_the_rest(offered) -> None:  # type: ignore[no-untyped-def]
     op(logits, ones, torch.ones(2, dtype=torch.int32), ones, ones, ones)
 
 
+def compile_ints(offered) -> None:  # type: ignore[no-untyped-def]
+    """Few tokens, some, and many."""
+    weights = (
+        IntWeight(),
+        IntWeight(group_size=128),
+        IntWeight(bits=4, group_size=128),
+        IntWeight(act_dtype="int8"),
+    )
+    (kernel,) = (k for k in offered["linear"] if k.name == "triton_int_linear")
+    for weight in weights:
+        spec = LinearSpec(
+            dtype=DTYPE, in_features=4096, out_features=1024, bias=False, weight=weight
+        )
+        op = kernel.build(spec)
+        scale = torch.ones(1024, 4096 // (weight.group_size or 4096))
+        packed = op.pack({"weight": torch.zeros(1024, 4096, dtype=torch.int8), "scale": scale})
+        for num_tokens in (1, 100, 400):
+            op(torch.zeros(num_tokens, 4096, dtype=getattr(torch, DTYPE)), packed, None)
+
+
 def compile_moe(offered) -> None:  # type: ignore[no-untyped-def]
     """Few tokens, some, and many."""
     dense = DenseWeight(dtype=DTYPE)
@@ -184,6 +205,7 @@ def compile_everything(offered) -> None:  # type: ignore[no-untyped-def]
         if taken(offered["attention_input"][0], given):
             compile_input(given, offered)
     compile_the_rest(offered)
+    compile_ints(offered)
     compile_moe(offered)
 
 
