@@ -36,11 +36,21 @@ def allocate_caches(
             views[layer] = (place, shape, dtype)
             group_of[layer] = group_index
             sizes[place] = max(sizes[place], prod(shape) * dtype.itemsize)
-    pool = [zeroed_bytes(size, device) for size in sizes]
+    pool: dict[object, torch.Tensor] = {}
     caches = []
     for layer in range(len(ops)):
         place, shape, dtype = views[layer]
-        caches.append(pool[place][: prod(shape) * dtype.itemsize].view(dtype).view(shape))
+        if device.type == "cpu" or any(
+            view != views[layer] for view in views.values() if view[0] == place
+        ):
+            if place not in pool:
+                pool[place] = zeroed_bytes(sizes[place], device)
+            caches.append(pool[place][: prod(shape) * dtype.itemsize].view(dtype).view(shape))
+            continue
+        # Of one kind they need no view of raw bytes, which a compiler would have to cast.
+        if place not in pool:
+            pool[place] = torch.zeros(shape, dtype=dtype, device=device)
+        caches.append(pool[place])
     return caches, [group_of[layer] for layer in range(len(ops))]
 
 

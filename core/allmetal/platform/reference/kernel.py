@@ -75,5 +75,7 @@ def as_nhd(cache: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 def as_bytes(x: torch.Tensor) -> torch.Tensor:
-    """The same memory as raw bytes where torch cannot index the type itself."""
-    return x.view(torch.uint8) if x.dtype.itemsize == 1 else x
+    """The same memory as integers, which torch can index whatever the type, and which no device
+    rounds on the way: one that computes in float32 only would change NaNs that it moves."""
+    integers = {1: torch.uint8, 2: torch.int16}.get(x.dtype.itemsize)
+    return x if integers is None else x.view(integers)
