@@ -12,12 +12,19 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from allmetal.errors import ConfigError
 
 FORMAT = 1
-State: TypeAlias = Literal["tested", "failing", "declared", "untested", ""]
+Kind: TypeAlias = Literal["run", "emulated", "schema-checked", "compiled"]
+"""What a passed test proves.  run: it ran on the device.  emulated: the vendor's software ran, and
+other hardware, or the host, computed.  schema-checked: calls were held against the vendor's own
+declarations.  compiled: kernels were compiled for the device."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+State: TypeAlias = Literal[
+    "tested", "emulated", "schema-checked", "compiled", "failing", "declared", "untested", ""
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +38,8 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One run of the kit.  `levels`: those that were run; `speed` is kept as it was written."""
+    """One run of the kit.  `levels`: those that were run; `speed` is kept as it was written.
+    `kind`: what a passed test proves."""
 
     platform: str
     plugin: str
@@ -46,6 +54,7 @@ class Evidence:
     families: Mapping[str, Tally]
     failures: Sequence[tuple[str, str]]
     speed: Sequence[Mapping[str, Any]] = ()
+    kind: Kind = "run"
     path: str = ""
 
     @property
@@ -61,17 +70,20 @@ class Evidence:
 def state_of(feature: str, claimed: bool | None, evidence: Sequence[Evidence]) -> State:
     """What is known of a platform's feature.  `claimed`: it says it has it; None: it is silent.
 
-    failing: a test of it failed in the latest run on some device; tested: some passed and none
-    failed; declared: claimed, and no test of it ran; untested: neither said nor tested.  A feature
-    that a platform does not have needs no evidence.
+    failing: a test of it failed in the latest run on some device; tested: some passed there and
+    none failed; emulated, schema-checked, compiled: they passed, but not on a device; declared:
+    claimed, and no test of it ran; untested: neither said nor tested.  A feature that a platform
+    does not have needs no evidence.
     """
     if claimed is False:
         return ""
-    tallies = [e.features.get(feature, Tally()) for e in latest(evidence)]
-    if any(tally.failed for tally in tallies):
+    tallies = [(e.kind, e.features.get(feature, Tally())) for e in latest(evidence)]
+    if any(tally.failed for _, tally in tallies):
         return "failing"
-    if any(tally.passed for tally in tallies):
-        return "tested"
+    proved = {kind for kind, tally in tallies if tally.passed}
+    strongest = next((kind for kind in KINDS if kind in proved), None)
+    if strongest is not None:
+        return "tested" if strongest == "run" else strongest
     return "declared" if claimed else "untested"
 
 
@@ -108,6 +120,14 @@ def of_plugins(points: Iterable[EntryPoint] | None = None) -> list[Evidence]:
     return found
 
 
+def kind_of(name: str) -> Kind:
+    """Raises ValueError for none."""
+    for kind in KINDS:
+        if kind == name:
+            return kind
+    raise ValueError(f"there is no evidence of kind {name!r}; there are {', '.join(KINDS)}")
+
+
 def _read(file: Path) -> Evidence:
     try:
         made = json.loads(file.read_text())
@@ -128,6 +148,7 @@ def _read(file: Path) -> Evidence:
             families={name: Tally(**tally) for name, tally in found["families"].items()},
             failures=[(each["test"], each["reason"]) for each in found["failures"]],
             speed=made.get("speed", ()),
+            kind=kind_of(made.get("kind", "run")),
             path=str(file),
         )
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -198,7 +198,7 @@ def _known(feature: str, answer: Capability, evidence: Sequence[Evidence]) -> Ce
 
 
 def _proof(feature: str, state: State, evidence: Sequence[Evidence]) -> tuple[str, ...]:
-    if state not in ("tested", "failing"):
+    if state not in ("tested", "emulated", "schema-checked", "compiled", "failing"):
         return ()
     lines = []
     for each in latest(evidence):
@@ -208,5 +208,6 @@ def _proof(feature: str, state: State, evidence: Sequence[Evidence]) -> tuple[st
         what = f"{tally.failed} of {tally.failed + tally.passed} tests failed"
         if not tally.failed:
             what = f"{tally.passed} tests passed"
-        lines.append(f"{what}: {each.says(feature)}")
+        how = "" if each.kind == "run" else f" ({each.kind})"
+        lines.append(f"{what}{how}: {each.says(feature)}")
     return tuple(lines)

@@ -11,6 +11,9 @@ from allmetal.platform.matrix import Cell, Column, Matrix, to_json
 
 MARKS: Mapping[State, str] = {
     "tested": "✓",
+    "emulated": "◐",
+    "schema-checked": "◔",
+    "compiled": "◌",
     "failing": "✗",
     "declared": "○",
     "untested": "·",
@@ -18,6 +21,9 @@ MARKS: Mapping[State, str] = {
 }
 LEGEND: Mapping[State, str] = {
     "tested": "tests of the conformance kit passed and none failed",
+    "emulated": "they passed where the vendor's software ran and the host computed for the device",
+    "schema-checked": "calls were held against the vendor's declarations, and nothing computed",
+    "compiled": "kernels were compiled for the device, and nothing ran",
     "failing": "a test failed",
     "declared": "the platform says so, and no test on record ran",
     "untested": "nothing was said and nothing tested",
@@ -68,7 +74,8 @@ def run_line(run: Evidence) -> str:
     levels = ", ".join(map(str, run.levels))
     changed = "+" if run.commit.endswith("+") else ""
     commit = f", commit {run.commit[:12]}{changed}" if run.commit else ""
-    return f"{run.day} on {run.device}: {counts} at levels {levels} ({libraries}{commit})"
+    where = run.device if run.kind == "run" else f"{run.device}, {run.kind}"
+    return f"{run.day} on {where}: {counts} at levels {levels} ({libraries}{commit})"
 
 
 def _short(column: Column, feature: str) -> str:

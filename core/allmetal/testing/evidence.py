@@ -16,7 +16,7 @@ from typing import Any
 from allmetal.bench.machine import commit
 from allmetal.platform.capabilities import FEATURES, capability
 from allmetal.platform.contract import DeviceInfo, Platform
-from allmetal.platform.evidence import FORMAT, Tally
+from allmetal.platform.evidence import FORMAT, Tally, kind_of
 from allmetal.platform.matrix import cell_of
 from allmetal.testing.conformance.contract import MODEL
 from allmetal.testing.kit import KitRun, Result
@@ -42,8 +42,9 @@ def evidence_of(
     finally:
         device.close()
     table = platform.capabilities(info)
-    made = {
+    made: dict[str, Any] = {
         "format": FORMAT,
+        "kind": kind_of(info.traits.get("evidence", "run")),
         "platform": platform.name,
         "plugin": plugin,
         "contract": platform.contract_version,

@@ -58,6 +58,7 @@ def test_a_file_is_read_back(tmp_path: Path) -> None:
         ({"format": 7}, "it has format 7, and this is 1"),
         ({"correctness": {}}, "it lacks 'total'"),
         ({"device": "thing"}, "string indices"),
+        ({"kind": "guessed"}, "there is no evidence of kind 'guessed'; there are run, emulated"),
     ],
 )
 def test_a_file_that_is_none_is_named_with_what_is_wrong(
@@ -84,6 +85,26 @@ def test_what_is_known_of_a_feature() -> None:
     assert state_of("moe", True, []) == "declared"
     assert state_of("moe", None, []) == "untested"
     assert state_of("moe", False, []) == ""
+
+
+@pytest.mark.parametrize(
+    ("kinds", "state"),
+    [
+        (["emulated"], "emulated"),
+        (["schema-checked"], "schema-checked"),
+        (["compiled"], "compiled"),
+        (["compiled", "emulated", "schema-checked"], "emulated"),
+        (["compiled", "run"], "tested"),
+    ],
+)
+def test_what_passed_without_the_device_is_called_what_it_is(
+    tmp_path: Path, kinds: list[str], state: str
+) -> None:
+    for number, kind in enumerate(kinds):
+        device = {"name": f"thing {number}", "driver": "7"}
+        write(tmp_path, f"{number}.json", kind=kind, device=device)
+
+    assert state == state_of("moe", True, read_evidence([tmp_path]))
 
 
 def test_a_plugin_ships_evidence_of_itself_alone(

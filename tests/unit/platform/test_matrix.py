@@ -161,7 +161,8 @@ def test_a_terminal_shows_words_marks_and_what_is_wrong_or_to_install() -> None:
     assert line.split() == ["dtype.bfloat16", "native", "○", "emulated", "○", "-", "-", "-"]
     (line,) = [x for x in lines if x.startswith("attention.sinks")]
     assert line.split()[1:3] == ["native", "✗"]
-    assert "✓ tested, ✗ failing, ○ declared, · untested" in lines
+    marks = "✓ tested, ◐ emulated, ◔ schema-checked, ◌ compiled, ✗ failing, ○ declared, · untested"
+    assert marks in lines
     assert "metal: metal 1.0; thing 9000" in lines
     kit = "  kit of 2026-02-01 on thing 9000: 5 passed, 1 failed, 2 skipped at levels 0, 1"
     assert f"{kit} (torch 3.0, commit 0123456789ab+)" in lines

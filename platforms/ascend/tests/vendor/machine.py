@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,10 +15,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from allmetal.platform.contract import (
     DEFAULT_OPTIONS,
+    Absent,
     AnyKernel,
+    Broken,
     Device,
     DeviceInfo,
     OpenOptions,
+    Probe,
 )
 from allmetal.testing.machine import add_pci_device, write_files
 from allmetal_ascend import AscendPlatform, chips
@@ -63,6 +67,12 @@ class EmulatedAscend(AscendPlatform):
     def __init__(self, num_devices: int = 1, *, float32: bool = False) -> None:
         super().__init__(machine(num_devices), packages)
         self._num_devices, self._float32 = num_devices, float32
+
+    def probe(self) -> Probe:
+        """As its devices say what a test on them proves."""
+        found = super().probe()
+        assert not isinstance(found, Absent | Broken), found
+        return [replace(d, traits={**d.traits, "evidence": "emulated"}) for d in found]
 
     def open(self, device: DeviceInfo, options: OpenOptions = DEFAULT_OPTIONS) -> Device:
         standin_cann.load()

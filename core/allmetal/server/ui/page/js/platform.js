@@ -45,7 +45,10 @@ function planSection({ platform, device, decisions }) {
   ];
 }
 
-const MARKS = { tested: "✓", failing: "✗", declared: "○", untested: "·" };
+const MARKS = {
+  tested: "✓", emulated: "◐", "schema-checked": "◔", compiled: "◌",
+  failing: "✗", declared: "○", untested: "·",
+};
 
 function matrixSection({ features, platforms }, here) {
   const names = Object.keys(platforms);
@@ -64,7 +67,7 @@ function matrixSection({ features, platforms }, here) {
   });
   const head = (name) => h("th", { scope: "col", class: name === here ? "here" : "" }, name);
   const heads = h("tr", {}, h("th", { scope: "col" }, "feature"), names.map(head));
-  const about = "✓ tested, ○ declared, ✗ failing; press a feature for the reasons";
+  const about = "✓ tested, ◐ ◔ ◌ without the device, ○ declared, ✗ failing; press a feature for the reasons";
   return [
     heading("What runs where", about, find),
     h(
