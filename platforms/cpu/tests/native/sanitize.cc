@@ -1,9 +1,11 @@
 // Every kernel over odd shapes with buffers of exactly the size it may touch, for the address and
 // undefined behaviour sanitizers.  Whether results are right is tested from Python.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -33,6 +35,11 @@ extern "C" int64_t am_panel_bytes(int64_t, int64_t, int);
 extern "C" void am_pack_panels(uint8_t*, const void*, const float*, int64_t, int64_t, int);
 extern "C" void am_linear_panels_bf16(uint16_t*, const uint16_t*, const uint8_t*, const float*,
                                       const uint16_t*, int64_t, int64_t, int64_t, int, int);
+struct Program;
+extern "C" Program* am_program_new();
+extern "C" void am_program_delete(Program*);
+extern "C" int am_program_add(Program*, const char*, const uint64_t*, int);
+extern "C" void am_program_run(const Program*);
 extern "C" void am_set_threads(int);
 extern "C" void am_limit_isa(const char*);
 extern "C" const char* am_isa();
@@ -212,6 +219,60 @@ void samplings() {
   }
 }
 
+template <class T>
+uint64_t word(T* x) { return reinterpret_cast<uint64_t>(x); }
+uint64_t word(int64_t x) { return uint64_t(x); }
+uint64_t word(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+template <class... A>
+void add(Program* program, const char* name, A... arguments) {
+  const uint64_t words[] = {word(arguments)...};
+  if (!am_program_add(program, name, words, sizeof...(A))) std::abort();
+}
+
+// A step of a model that has no layers: state to tokens to rows to numbers to state.
+void programs() {
+  const int64_t B = upto(1, 9), G = upto(1, 3), S = 10, L = upto(2, 70), block = upto(1, 20);
+  const int64_t P = (L - 1 + block - 1) / block, V = 50, C = upto(1, 90), n = B * C;
+  std::vector<int64_t> words, ids(B), positions(B), slots(G * B), chosen(B), out(B);
+  std::vector<int32_t> tokens(S * L), tables(G * S * P), lens(B), found(G * B * P);
+  for (int32_t& token : tokens) token = int32_t(upto(0, V - 1));
+  for (int64_t b = 0; b < B; b++) words.push_back(upto(0, S - 1));
+  for (int64_t b = 0; b < B; b++) words.push_back(upto(1, L - 1));
+  for (int64_t i = 0; i < G * B; i++) words.push_back(upto(0, 3));
+  const bool checked = upto(0, 1);
+  for (int64_t& token : chosen) token = upto(-2, checked ? V + 1 : V - 1);
+  auto table = some<float>(V * C), rows = some<float>(n), sum = some<float>(n), again = some<float>(n);
+  auto wide = some<float>(2 * n), logits = some<float>(B * V);
+  auto half = some<uint16_t>(n), other = some<uint16_t>(n);
+  Program* program = am_program_new();
+  add(program, "read_state", words.data(), tokens.data(), tables.data(), ids.data(),
+      positions.data(), lens.data(), found.data(), slots.data(), B, G, S, L, P, block);
+  add(program, "gather_rows", rows.data(), table.data(), ids.data(), B, C * 4);
+  add(program, "scale_f32", sum.data(), rows.data(), 2.0f, n);
+  add(program, "add_f32", sum.data(), sum.data(), rows.data(), n);
+  add(program, "copy_rows", wide.data() + C, sum.data(), B, C * 4, 2 * C * 4, C * 4);
+  add(program, "narrow_bf16", half.data(), rows.data(), n);
+  add(program, "scale_bf16", other.data(), half.data(), 0.5f, n);
+  add(program, "add_bf16", half.data(), half.data(), other.data(), n);
+  add(program, "widen_bf16", again.data(), half.data(), n);
+  add(program, "write_state", words.data(), tokens.data(), chosen.data(),
+      checked ? logits.data() : nullptr, out.data(), B, L, V);
+  const uint64_t none = 0;
+  if (am_program_add(program, "scale_f32", &none, 1) || am_program_add(program, "none", &none, 1))
+    std::abort();
+  for (int i = 0; i < 3; i++) am_program_run(program);
+  am_program_delete(program);
+  for (int64_t i = 0; i < n; i++) {
+    if (wide[i / C * 2 * C + C + i % C] != rows[i] * 3.0f) std::abort();
+    if (std::abs(again[i] - rows[i] * 1.5f) > std::abs(rows[i]) * 0.03f) std::abort();
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -229,6 +290,7 @@ int main(int argc, char** argv) {
       elementwise<Bf16>(), elementwise<F32>();
       panels();
       samplings();
+      programs();
     }
   }
 }
