@@ -109,10 +109,11 @@ def replay_alone(engine: Engine, batch: int, times: int) -> float | None:
     runner: Any = engine.executor._runner  # type: ignore[attr-defined]
     if runner._graphs.decode is None:
         return None
-    sizes = [size for size in runner._graphs.decode._sizes if size >= batch]
+    launches = runner._graphs.decode._steps.launches
+    sizes = [size for size in sorted(launches) if size >= batch]
     if not sizes:
         return None
-    graph = runner._graphs.decode._steps[sizes[0]].graph
+    graph = launches[sizes[0]].graph
     runner._device.synchronize()
     began = time.perf_counter()
     for _ in range(times):

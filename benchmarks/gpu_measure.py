@@ -158,13 +158,14 @@ def idle_share(bench: Bench, count: int) -> float | None:
             pair[1].record()
             marks.append((pair[0], pair[1]))
 
-    kept = dict(decode._steps)
+    launches = decode._steps.launches
+    kept = dict(launches)
     for size, launch in kept.items():
-        decode._steps[size] = type(launch)(Marked(launch.graph), launch.result)
+        launches[size] = type(launch)(Marked(launch.graph), launch.made)
     try:
         bench.steps(bench.requests(count, CONTEXT, 64))
     finally:
-        decode._steps.update(kept)
+        launches.update(kept)
     torch.cuda.synchronize()
     steady = marks[-50:-2]
     whole: float = steady[0][0].elapsed_time(steady[-1][1])

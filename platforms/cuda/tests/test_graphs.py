@@ -87,8 +87,9 @@ def replays(engine: Engine) -> list[int]:
             used.append(self.size)
             self.graph.replay()
 
-    for size, launch in graphs._steps.items():
-        graphs._steps[size] = replace(launch, graph=Counted(size, launch.graph))
+    launches = graphs._steps.launches
+    for size, launch in launches.items():
+        launches[size] = replace(launch, graph=Counted(size, launch.graph))
     return used
 
 

@@ -78,7 +78,8 @@ class Ladder:
     """`run` of some sizes.  Where the device computes while it records, only `at_once` of them
     are recorded before they come.
 
-    `sizes`, rising, are those that can be launched, and `reason` says why not all can.
+    `sizes`, rising, are those that can be launched, `launches` those that are recorded by now, and
+    `reason` says why not all can be.
     """
 
     def __init__(
@@ -93,19 +94,19 @@ class Ladder:
     ) -> None:
         self._capture, self._run, self._unit = capture, run, unit
         wanted = at_once if capture.computes else sizes
-        self._made, self.reason = record_ladder(capture, wanted, prepare, run, unit)
+        self.launches, self.reason = record_ladder(capture, wanted, prepare, run, unit)
         late = capture.computes and self.reason is None
-        self.sizes = sorted(sizes if late else self._made)
+        self.sizes = sorted(sizes if late else self.launches)
 
     def result(self, size: int) -> torch.Tensor:
         """What the last launch of this size left."""
-        return self._made[size].result
+        return self.launches[size].result
 
     def launch(self, size: int) -> torch.Tensor | None:
         """What it leaves.  None where it cannot be recorded, which is not tried twice."""
-        if size in self._made:
-            self._made[size].graph.replay()
-            return self._made[size].result
+        if size in self.launches:
+            self.launches[size].graph.replay()
+            return self.launches[size].result
         if size not in self.sizes:
             return None
         answer = recorded(self._capture, partial(self._run, size))
@@ -113,5 +114,5 @@ class Ladder:
             self.sizes.remove(size)
             log.warning("steps of %d %s are launched by hand: %s", size, self._unit, answer.reason)
             return None
-        self._made[size] = answer
+        self.launches[size] = answer
         return answer.result
