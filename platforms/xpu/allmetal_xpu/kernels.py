@@ -1,4 +1,4 @@
-"""The platform's kernels by family: oneDNN through torch, and Triton's."""
+"""The platform's kernels by family: vllm-xpu-kernels where it is, Triton's, and oneDNN."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from allmetal.platform.contract import AnyKernel, DeviceInfo
 from allmetal_triton.kernels import kernels as triton_kernels
 from allmetal_triton.target import Target
+from allmetal_xpu.vllm.kernels import kernels as vllm_kernels
 
 LOCAL_MEMORY = 131_072
 """Bytes of shared local memory of an Xe core.  Source: Intel's GPU optimisation guide, Xe-HPC and
@@ -16,7 +17,9 @@ Xe2."""
 
 
 def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
-    return triton_kernels(target(device))
+    here = target(device)
+    shared, vendor = triton_kernels(here), vllm_kernels(here)
+    return {family: (*vendor.get(family, ()), *shared[family]) for family in shared}
 
 
 def target(device: DeviceInfo) -> Target:

@@ -1,7 +1,9 @@
 """Paged attention by aiter's Triton kernel for prefill and decode in one.
 
 It takes its launches from shapes and from the batch's largest lengths alone, so a recorded step
-serves every batch of its shape.
+serves every batch of its shape.  It computes what it should, and is refused all the same: where a
+tile is as long as a block it reads the block whole, and multiplies what stands behind the
+sequence's end by zero.  One sequence that overflowed would spoil others that get its blocks.
 """
 
 from __future__ import annotations
@@ -11,15 +13,16 @@ from dataclasses import dataclass
 import torch
 
 from allmetal.platform.batch import AttentionBatch
-from allmetal.platform.contract import Support, Supported, Unsupported
+from allmetal.platform.contract import Support, Unsupported
 from allmetal.platform.specs import AttentionOp, AttentionSpec
 from allmetal_rocm.aiter import package
 
 _LARGEST_GROUP = 128
 _LARGEST_HEAD = 256
-_WINDOW_BLOCK = 64
-"""Keys of a tile: one that has keys of a block before the window reads them, and multiplies what
-is no number by zero."""
+_READS_TOO_MUCH = (
+    "it reads a sequence's last block whole, and what is no number behind the end reaches the"
+    " result"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class AiterAttention:
     def supports(self, spec: AttentionSpec) -> Support:
         if reason := package.refuse(self.arch, spec.dtype) or _refuse(spec):
             return Unsupported(reason)
-        return Supported(rank=5)
+        return Unsupported(_READS_TOO_MUCH)
 
     def build(self, spec: AttentionSpec) -> AttentionOp:
         return _Op(spec)
@@ -49,8 +52,6 @@ def _refuse(spec: AttentionSpec) -> str | None:
         return f"head_dim must be 16 to {_LARGEST_HEAD}, not {spec.head_dim}"
     if size < 16 or size & (size - 1):
         return f"block_size must be a power of two from 16 on, not {size}"
-    if spec.window is not None and size % _WINDOW_BLOCK:
-        return f"with a window block_size must be a multiple of {_WINDOW_BLOCK}, not {size}"
     return None
 
 

@@ -12,19 +12,19 @@ import triton
 import triton.language as tl
 
 try:
-    from triton.language.extra import cuda as extra
-except ImportError:  # a Triton for other devices, which are never told to be early
-    extra = None
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+except ImportError:  # an older Triton, or one for devices that are never told to be early
+    gdc_launch_dependents = gdc_wait = None
 
 
 @triton.jit
 def let_next_begin(EARLY: tl.constexpr):
     if EARLY:
-        extra.gdc_launch_dependents()
+        gdc_launch_dependents()
 
 
 @triton.jit
 def wait_for_last(EARLY: tl.constexpr):
     """What earlier launches have written may be read from here on."""
     if EARLY:
-        extra.gdc_wait()
+        gdc_wait()
