@@ -11,6 +11,7 @@ from allmetal.platform.reference import (
     gated_activation,
     rms_norm,
 )
+from allmetal_tpu import pallas
 from allmetal_tpu.ops import attention, encoder_attention, linear, moe, sampling
 from allmetal_tpu.ops.kernel import as_reference
 
@@ -32,5 +33,7 @@ def xla_kernels() -> Mapping[str, Sequence[AnyKernel]]:
     return dict(_XLA)
 
 
-def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
-    return dict(_XLA)
+def kernels(device: DeviceInfo, *, by_hand: bool = True) -> Mapping[str, Sequence[AnyKernel]]:
+    """`by_hand`: with those in Pallas, which no other device can run."""
+    first = pallas.kernels(device.arch) if by_hand else {}
+    return {family: (*first.get(family, ()), *plain) for family, plain in _XLA.items()}

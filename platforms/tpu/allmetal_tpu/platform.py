@@ -20,13 +20,20 @@ from allmetal_tpu.probe import probe
 
 class TpuPlatform:
     """Google TPUs, as TorchTPU drives them.  `root` is where the file system begins; `packages`:
-    what is installed, looked up unless given."""
+    what is installed, looked up unless given.  `by_hand`: with kernels in Pallas, which nothing but
+    a TPU runs."""
 
     name = "tpu"
     contract_version = 1
 
-    def __init__(self, root: Path = Path("/"), packages: Mapping[str, str] | None = None) -> None:
-        self._root, self._packages = root, packages
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        packages: Mapping[str, str] | None = None,
+        *,
+        by_hand: bool = True,
+    ) -> None:
+        self._root, self._packages, self._by_hand = root, packages, by_hand
 
     def probe(self) -> Probe:
         return probe(self._root, self._packages)
@@ -42,4 +49,4 @@ class TpuPlatform:
     def kernels(self, device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
         from allmetal_tpu.kernels import kernels
 
-        return kernels(device)
+        return kernels(device, by_hand=self._by_hand)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import lcm
 
-from allmetal.platform.specs import AttentionSpec
+from allmetal.platform.specs import AttentionSpec, MoESpec
 from allmetal_tpu.pallas.chips import Chip
 
 _LANES = 128
@@ -175,7 +176,7 @@ def matmul_shape(
 
     Channels and outputs are cut into equal tiles, so that little is padded.
     """
-    k, inner = _cut(in_features, chip.tile_k, max(group, _LANES))
+    k, inner = _cut(in_features, chip.tile_k, lcm(group or 1, _LANES))
     n, columns = _cut(out_features, chip.tile_n, _LANES)
     rows = min(chip.tile_m, round_up(num_rows, _LEAST_ROWS))
     return MatmulShape(
@@ -203,3 +204,31 @@ def _cut(size: int, most: int, step: int) -> tuple[int, int]:
     count = -(-size // most)
     tile = round_up(-(-size // count), step)
     return tile, tile * count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsShape:
+    """The two grouped products of routed experts."""
+
+    gate_up: MatmulShape
+    down: MatmulShape
+    activation: str
+
+
+def experts_shape(
+    spec: MoESpec, chip: Chip, *, num_tokens: int, weight_dtypes: tuple[str, str]
+) -> ExpertsShape:
+    """`weight_dtypes`: of gate and up, and of down."""
+    rows = max(1, num_tokens * spec.routing.top_k // spec.num_experts)
+
+    def product(inner: int, outputs: int, weight_dtype: str) -> MatmulShape:
+        return matmul_shape(
+            inner, outputs, chip, num_rows=rows, dtype=spec.dtype, weight_dtype=weight_dtype
+        )
+
+    inner = spec.intermediate_size
+    return ExpertsShape(
+        gate_up=product(spec.hidden_size, 2 * inner, weight_dtypes[0]),
+        down=product(inner, spec.hidden_size, weight_dtypes[1]),
+        activation=spec.activation,
+    )

@@ -33,7 +33,7 @@ PACKAGES = {"torch": "2.13.0", "torch-tpu": "0.2.0", "libtpu": "0.0.52"}
 @pytest.fixture(scope="session")
 def tpu(tmp_path_factory: pytest.TempPathFactory) -> TpuPlatform:
     """On a machine with one v5e, as far as its files say."""
-    return TpuPlatform(on_cpu.machine(tmp_path_factory.mktemp("machine")), PACKAGES)
+    return TpuPlatform(on_cpu.machine(tmp_path_factory.mktemp("machine")), PACKAGES, by_hand=False)
 
 
 @pytest.fixture(scope="session")

@@ -32,16 +32,19 @@ def grouped_matmul(
     *,
     shape: MatmulShape,
     interpret: Any = False,
+    wide: bool = False,
 ) -> jax.Array:
     """x [R, C] whose first sizes[0] rows belong to expert 0 and so on, weight [E, C', N'], sizes
-    [E] int32 with the sum R, scale [E, 1, N'] float32 -> [R, N] in x's type.
+    [E] int32 with the sum R, scale [E, 1, N'] float32 -> [R, N] in x's type, or `wide` in float32.
 
     C' and N' are padded to whole tiles (`shape.packed`), with zeros.
     """
     num_rows = x.shape[0]
     rows = round_up(num_rows, shape.m)
     x = jnp.pad(x, ((0, rows - num_rows), (0, weight.shape[1] - x.shape[1])))
-    out = _call(_schedule(sizes, rows // shape.m, shape.m), x, weight, scale, shape, interpret)
+    scalars = _schedule(sizes, rows // shape.m, shape.m)
+    dtype = jnp.dtype("float32") if wide else x.dtype
+    out = _call(scalars, x, weight, scale, dtype, shape, interpret)
     return out[:num_rows, : shape.out_features]
 
 
@@ -68,6 +71,7 @@ def _call(
     x: jax.Array,
     weight: jax.Array,
     scale: jax.Array | None,
+    dtype: Any,
     s: MatmulShape,
     interpret: Any,
 ) -> jax.Array:
@@ -93,7 +97,7 @@ def _call(
     return pl.pallas_call(
         functools.partial(_kernel if scale is not None else _kernel_without_scale, s=s),
         grid_spec=grid,
-        out_shape=jax.ShapeDtypeStruct((rows, columns), x.dtype),
+        out_shape=jax.ShapeDtypeStruct((rows, columns), dtype),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "arbitrary", "arbitrary"),
             vmem_limit_bytes=s.vmem_limit,

@@ -26,11 +26,12 @@ def quantised_matmul(
     x: jax.Array,
     weight: jax.Array,
     scale: jax.Array,
+    bias: jax.Array | None = None,
     *,
     shape: MatmulShape,
     interpret: Any = False,
 ) -> jax.Array:
-    """x [T, C] float, weight [C', N'] of 8 bits, scale [S, N'] float32 -> [T, N].
+    """x [T, C] float, weight [C', N'] of 8 bits, scale [S, N'] float32, bias [N] -> [T, N].
 
     C' and N' are padded to whole tiles (`shape.packed`), with zeros.  With `shape.act_dtype` each
     token is rounded to it, with one scale, before.
@@ -41,9 +42,14 @@ def quantised_matmul(
         x, x_scale = narrow(x, jnp.dtype(shape.act_dtype))
     rows = round_up(num_tokens, shape.m)
     x = jnp.pad(x, ((0, rows - num_tokens), (0, weight.shape[0] - x.shape[1])))
-    out = _call(x, weight, scale, out_dtype, shape, interpret)
-    out = out[:num_tokens, : shape.out_features]
-    return out if x_scale is None else (out * x_scale).astype(out_dtype)
+    # Rounded once: where something follows, sums stay wide.
+    wide = out_dtype if x_scale is None and bias is None else jnp.float32
+    out = _call(x, weight, scale, wide, shape, interpret)[:num_tokens, : shape.out_features]
+    if x_scale is not None:
+        out = out * x_scale
+    if bias is not None:
+        out = out + bias.astype(jnp.float32)
+    return out.astype(out_dtype)
 
 
 def narrow(x: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
@@ -66,8 +72,6 @@ def _call(
     x: jax.Array, weight: jax.Array, scale: jax.Array, dtype: Any, s: MatmulShape, interpret: Any
 ) -> jax.Array:
     (rows, _), (inner, columns) = x.shape, weight.shape
-    # Rounded once: what another scale follows for stays wide.
-    out_dtype = dtype if s.act_dtype is None else jnp.float32
     scales = s.k // s.group if s.group else 1
     return pl.pallas_call(
         functools.partial(_kernel, s=s),
@@ -78,7 +82,7 @@ def _call(
             pl.BlockSpec((1, scales, s.n), lambda n, m, k: (k if s.group else 0, 0, n)),
         ],
         out_specs=pl.BlockSpec((s.m, s.n), lambda n, m, k: (m, n)),
-        out_shape=jax.ShapeDtypeStruct((rows, columns), out_dtype),
+        out_shape=jax.ShapeDtypeStruct((rows, columns), dtype),
         scratch_shapes=[pltpu.VMEM((s.m, s.n), jnp.int32 if s.integer_sums else jnp.float32)],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "arbitrary"),
