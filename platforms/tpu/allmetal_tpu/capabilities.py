@@ -10,6 +10,7 @@ from allmetal.platform.contract import (
     Native,
     Unsupported,
 )
+from allmetal_tpu import pallas
 
 _ALONE = (
     "TorchTPU forms groups from the environment that its own launcher gives each process, and"
@@ -45,4 +46,4 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "collective.all_gather": Unsupported(_ALONE),
         "collective.all_to_all": Unsupported(_ALONE),
     }
-    return capabilities
+    return {**capabilities, **pallas.capabilities(device.arch)}

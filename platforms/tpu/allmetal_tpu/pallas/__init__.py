@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from allmetal.platform.contract import AnyKernel
+from allmetal.platform.contract import AnyKernel, Capability, Native
 from allmetal_tpu.pallas.bridge import Target
 from allmetal_tpu.pallas.chips import CHIPS
 from allmetal_tpu.pallas.ops.attention import PallasAttention
@@ -28,4 +28,26 @@ def kernels(arch: str, *, interpret: bool = False) -> Mapping[str, Sequence[AnyK
         "attention_input": (LanesAttentionInput(),),
         "linear": (PallasLinear(target),),
         "moe": (PallasMoE(target),),
+    }
+
+
+def capabilities(arch: str) -> Mapping[str, Capability]:
+    """What these kernels do natively, nothing where they cannot be called."""
+    chip = CHIPS.get(arch)
+    if chip is None or Target(chip=chip).refuse() is not None:
+        return {}
+    pages = {"page size": "a multiple of 16, of 32 with keys of 8 bits", "head_dim": "8 to 256"}
+    attention = Native("ragged paged attention in Pallas", pages)
+    widened = "widened next to the matrix unit"
+    integers = "multiplied as integers" if chip.int8 else widened
+    return {
+        "kv_dtype.float8_e4m3fn": attention,
+        "kv_dtype.float8_e5m2": attention,
+        "attention.sliding_window": attention,
+        "attention.soft_cap": attention,
+        "attention.sinks": attention,
+        "quant.int8": Native(f"Pallas, {widened}"),
+        "quant.w8a8": Native(f"Pallas, {integers}"),
+        "quant.fp8": Native(f"Pallas, {widened}"),
+        "moe": Native("grouped products in Pallas"),
     }

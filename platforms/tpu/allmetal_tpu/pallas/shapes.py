@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 
 from allmetal.platform.specs import AttentionSpec, MoESpec
@@ -86,7 +86,8 @@ def attention_shape(
     """`single`: every sequence has one new token, so an item is one token's heads.
 
     Else an item has as many tokens as fill the matrix unit's rows, since fewer rows take as long;
-    but with many sequences most items have few tokens, and room is made for all that they may have.
+    but with many sequences most items have few tokens, and room is made for all that they may have;
+    and the rows of all key-value heads must have room next to the core.
     """
     group = spec.num_heads // spec.num_kv_heads
     tile = ROW_TILE[spec.dtype]
@@ -95,7 +96,7 @@ def attention_shape(
     row = cache_parts(spec.head_dim) * cache_width(spec.head_dim)
     token = row * spec.num_kv_heads * ITEM_BYTES[spec.kv_dtype]
     keys = min(chip.attention_keys, chip.attention_buffer // (2 * token))
-    return AttentionShape(
+    shape = AttentionShape(
         kv_heads=spec.num_kv_heads,
         group=group,
         head_dim=spec.head_dim,
@@ -113,6 +114,10 @@ def attention_shape(
         kv_bytes=ITEM_BYTES[spec.kv_dtype],
         vmem_limit=chip.vmem_limit,
     )
+    while shape.vmem_bytes > shape.vmem_limit and shape.queries > tile:
+        fewer = max(tile, shape.queries // 2 // tile * tile)
+        shape = replace(shape, queries=fewer, rows=round_up(fewer * group, tile))
+    return shape
 
 
 ITEM_BYTES = {
