@@ -82,7 +82,7 @@ def test_a_generation_that_nothing_was_compiled_for_gets_no_kernels() -> None:
         ({"block_size": 24}, "page size must be a multiple of 16"),
         ({"kv_dtype": "float8_e4m3fn"}, "page size must be a multiple of 32"),
         ({"num_kv_heads": 5}, "do not divide"),
-        ({"num_heads": 1024, "num_kv_heads": 512}, "MiB"),
+        ({"num_heads": 4096, "num_kv_heads": 2048}, "MiB"),
     ],
 )
 def test_attention_says_why_not(change: dict[str, object], word: str) -> None:
@@ -152,11 +152,10 @@ def test_experts_are_dense_or_of_8_bits_with_a_scale_an_output() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inner", "outputs"), [(1, 1), (2880, 1536), (11008, 4096), (4096, 152064)]
+    ("inner", "outputs"), [(128, 1), (2944, 1536), (11008, 4096), (4096, 152064)]
 )
-@pytest.mark.parametrize("group", [0, 32, 96, 128])
+@pytest.mark.parametrize("group", [0, 32, 128])
 def test_padding_is_small_and_tiles_are_whole(inner: int, outputs: int, group: int) -> None:
-    inner *= group or 1
     for chip in CHIPS.values():
         shape = matmul_shape(
             inner, outputs, chip, num_rows=77, dtype="bfloat16", weight_dtype="int8", group=group
