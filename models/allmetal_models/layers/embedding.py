@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from allmetal.platform.specs import GGUFWeight
-from allmetal.quant.gguf import dequantize
+from allmetal.quant.lookup import look_up
 from allmetal_models.config import DecoderConfig
 from allmetal_models.context import BuildContext
 from allmetal_models.layers.formats import Rows, stored_format
@@ -81,7 +81,7 @@ class _BlockTable:
         self._blocks = incoming.blocks(self._stored, start, length)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return dequantize(self._blocks[rows], self._stored.type, self._dtype)
+        return look_up(self._blocks, rows, self._stored.type, self._dtype)
 
 
 class LMHead:

@@ -5,6 +5,7 @@
 #include "kernels.h"
 #include "pool.h"
 #include "program.h"
+#include "rows.h"
 #include "state.h"
 
 #define AM_EXPORT extern "C" __attribute__((visibility("default")))
@@ -96,6 +97,10 @@ AM_EXPORT void am_limit_isa(const char* name) { chosen = allmetal::choose(name);
   }                                                                                              \
   AM_EXPORT void am_scale_##NAME(T* y, const T* x, float by, int64_t n) {                        \
     chosen->NAME.scale(y, x, by, n);                                                             \
+  }                                                                                              \
+  AM_EXPORT void am_decode_rows_##NAME(T* out, const uint8_t* table, const int64_t* ids,         \
+                                       int64_t num_rows, int64_t C, int type) {                  \
+    allmetal::decode_rows(out, table, ids, num_rows, C, type);                                   \
   }
 
 AM_API(bf16, uint16_t)
@@ -151,7 +156,8 @@ AM_EXPORT void am_write_state(const int64_t* words, int32_t* tokens, const int64
 #define AM_STEPS(T)                                                                             \
   AM_STEP(linear_##T), AM_STEP(linear_int8_##T), AM_STEP(linear_blocks_##T),                    \
       AM_STEP(attention_##T), AM_STEP(attention_input_##T), AM_STEP(rms_norm_##T),              \
-      AM_STEP(gated_activation_##T), AM_STEP(add_##T), AM_STEP(scale_##T)
+      AM_STEP(gated_activation_##T), AM_STEP(add_##T), AM_STEP(scale_##T),              \
+      AM_STEP(decode_rows_##T)
 
 // What a program may call.
 static const allmetal::Function steps[] = {

@@ -12,8 +12,11 @@ import torch
 from allmetal.errors import GraphError
 from allmetal.platform.contract import Unsupported
 from allmetal.platform.specs import DenseWeight, LinearSpec, RMSNormSpec
+from allmetal.quant.ggml import BLOCKS
+from allmetal.quant.gguf import dequantize
+from allmetal.quant.lookup import look_up
 from allmetal_cpu.native import library
-from allmetal_cpu.native.linear import LINEAR
+from allmetal_cpu.native.linear import LINEAR, NUMBERS
 from allmetal_cpu.native.rms_norm import RMS_NORM
 from allmetal_cpu.recording import CpuGraphs, by_hand
 from allmetal_cpu.recording.arena import Arena
@@ -92,6 +95,25 @@ def test_what_the_library_does_for_torch_gives_the_same_bits(name: str) -> None:
     assert graph.num_parts == len(graph.by_hand) + 1
     assert made[0].dtype == expected.dtype
     assert torch.equal(made[0].nan_to_num(7.0), expected.nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("ggml_type", NUMBERS)
+def test_rows_of_blocks_are_those_of_the_format_to_the_bit(
+    ggml_type: str, dtype: torch.dtype
+) -> None:
+    block = BLOCKS[ggml_type]
+    shape = (9, 512 // block.elements * block.nbytes)
+    table = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(4)).byte()
+    rows = torch.tensor([3, 8, 0])
+    made: list[torch.Tensor] = []
+    graph = record(lambda: made.append(look_up(table, rows, ggml_type, dtype)))
+    rows.copy_(torch.tensor([1, 1, 7]))
+    graph.replay()
+    assert graph.by_hand == ()
+    expected = dequantize(table[rows], ggml_type, dtype)
+    assert torch.equal(look_up(table, rows, ggml_type, dtype).nan_to_num(5), expected.nan_to_num(5))
+    assert torch.equal(made[0].nan_to_num(5), expected.nan_to_num(5))
 
 
 def test_what_only_torch_can_do_is_called_again_in_its_place() -> None:

@@ -32,6 +32,7 @@ _SIGNATURES = {
     "gated_activation": (*[c_void_p] * 2, *[c_int64] * 2, c_int),
     "add": (*[c_void_p] * 3, c_int64),
     "scale": (*[c_void_p] * 2, c_float, c_int64),
+    "decode_rows": (*[c_void_p] * 3, *[c_int64] * 2, c_int),
     "widen": (*[c_void_p] * 2, c_int64),
     "narrow": (*[c_void_p] * 2, c_int64),
 }
@@ -52,7 +53,8 @@ _ONLY = {
 # A call that takes microseconds keeps the interpreter's lock: giving it up costs as much, and
 # another thread may hold it for milliseconds.
 _SHORT = {
-    *("attention_input", "rms_norm", "gated_activation", "add", "scale", "widen", "narrow"),
+    *("attention_input", "rms_norm", "gated_activation", "add", "scale"),
+    *("decode_rows", "widen", "narrow"),
     *_UNTYPED,
 }
 

@@ -25,7 +25,8 @@ from allmetal_cpu.native.kernel import NativeKernel, refuse_dtype
 from allmetal_cpu.native.library import Library, load, pointer
 
 _BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
-_NUMBERS = {name: number for number, name in NAMES.items() if name in _BLOCKS}
+NUMBERS = {name: number for number, name in NAMES.items() if name in _BLOCKS}
+"""GGML's, of the formats that the library decodes."""
 
 
 def _library() -> Library:
@@ -48,8 +49,8 @@ def _refuse(spec: LinearSpec) -> str | None:
             if weight.group_size and spec.in_features % weight.group_size:
                 return f"{spec.in_features} channels do not divide by {weight.group_size}"
         case GGUFWeight(type=ggml_type):
-            if ggml_type not in _NUMBERS:
-                return f"decodes {', '.join(_NUMBERS)}, not {ggml_type}"
+            if ggml_type not in NUMBERS:
+                return f"decodes {', '.join(NUMBERS)}, not {ggml_type}"
         case Float8Weight(dtype=dtype):
             return f"CPUs have no arithmetic for {dtype}"
         case other:
@@ -119,7 +120,7 @@ class _Blocks:
         assert isinstance(spec.weight, GGUFWeight)
         self._run = library.function("linear_blocks", spec.dtype)
         self._shape = (spec.out_features, spec.in_features)
-        self._type = _NUMBERS[spec.weight.type]
+        self._type = NUMBERS[spec.weight.type]
 
     def pack(self, weights: Mapping[str, torch.Tensor]) -> PackedWeight:
         weight = pages.to_large_pages(weights["weight"])

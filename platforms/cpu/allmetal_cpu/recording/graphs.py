@@ -27,10 +27,14 @@ class CpuGraph:
         """Programs, and what is called between them."""
         return len(self._steps)
 
-    @torch.inference_mode()
     def replay(self) -> None:
-        for step in self._steps:
-            step()
+        if not self.by_hand:  # torch's modes cost more than the calls around a program
+            for step in self._steps:
+                step()
+            return
+        with torch.inference_mode():
+            for step in self._steps:
+                step()
 
 
 def _launch(step: Step) -> Callable[[], object]:

@@ -8,9 +8,12 @@ from typing import Any, TypeAlias
 
 import torch
 
+import allmetal.quant.lookup  # noqa: F401  (it makes an operator)
 from allmetal.platform.contract import Unsupported
+from allmetal.quant.ggml import row_columns
 from allmetal_cpu.native.function import Function
 from allmetal_cpu.native.library import DTYPES, load
+from allmetal_cpu.native.linear import NUMBERS
 
 Place: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 _Lowering: TypeAlias = Callable[..., torch.Tensor | None]
@@ -38,7 +41,11 @@ def _function(name: str, dtype: str | None = None) -> Function:
 
 
 def _dtype(x: torch.Tensor) -> str | None:
-    name = str(x.dtype).removeprefix("torch.")
+    return _name(x.dtype)
+
+
+def _name(dtype: torch.dtype) -> str | None:
+    name = str(dtype).removeprefix("torch.")
     return name if name in DTYPES else None
 
 
@@ -81,6 +88,22 @@ def _looked_up(
         ids.data_ptr(),
         ids.numel(),
         table.shape[1] * table.element_size(),
+    )
+    return y
+
+
+def _decoded(
+    place: Place, table: torch.Tensor, rows: torch.Tensor, ggml_type: str, dtype: torch.dtype
+) -> torch.Tensor | None:
+    number, name = NUMBERS.get(ggml_type), _name(dtype)
+    if number is None or name is None or rows.dtype != torch.int64 or not rows.is_contiguous():
+        return None
+    if not table.is_contiguous():
+        return None
+    columns = row_columns(ggml_type, table.shape[1])
+    y = place(table.new_empty(*rows.shape, columns, dtype=dtype))
+    _function("decode_rows", name)(
+        y.data_ptr(), table.data_ptr(), rows.data_ptr(), rows.numel(), columns, number
     )
     return y
 
@@ -164,4 +187,5 @@ _LOWERINGS: Mapping[Any, _Lowering] = {
     _aten.copy_.default: _copied,
     _aten._to_copy.default: _cast,
     _aten.clone.default: _cloned,
+    torch.ops.allmetal.look_up_blocks.default: _decoded,
 }
