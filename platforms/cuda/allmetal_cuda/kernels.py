@@ -24,10 +24,12 @@ def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
     if HOPPER <= _capability(device) < BLACKWELL:
         from allmetal_cuda.ops.hopper_attention import HopperAttention
         from allmetal_cuda.ops.hopper_float8 import HopperFloat8Linear
+        from allmetal_cuda.ops.hopper_float8_blocks import HopperFloat8Blocks
         from allmetal_cuda.ops.hopper_linear import HopperLinear
 
         own["attention"] = (HopperAttention(here),)
-        own["linear"] = (HopperLinear(here), HopperFloat8Linear(here), *own["linear"])
+        float8 = HopperFloat8Linear(here), HopperFloat8Blocks(here)
+        own["linear"] = (HopperLinear(here), *float8, *own["linear"])
     return {family: (*own.get(family, ()), *shared[family]) for family in shared}
 
 

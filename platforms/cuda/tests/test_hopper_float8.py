@@ -14,6 +14,7 @@ from allmetal.quant.float8 import quantize
 
 pytest.importorskip("triton", reason="needs triton")
 from allmetal_cuda.ops.hopper_float8 import HopperFloat8Linear
+from allmetal_cuda.ops.hopper_float8_blocks import HopperFloat8Blocks
 from allmetal_triton.target import Target
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
@@ -52,6 +53,52 @@ def test_products_agree_with_the_reference(in_features: int, out_features: int) 
         assert error < 1e-2, num_tokens
 
 
+BLOCKS = replace(SPEC, weight=Float8Weight(act_dtype=KIND, block=(128, 128)))
+
+
+@pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
+@pytest.mark.parametrize(("in_features", "out_features"), [(128, 128), (1536, 384), (4096, 6144)])
+def test_blocks_of_weights_agree_with_the_reference(in_features: int, out_features: int) -> None:
+    generator = torch.Generator()
+    print("seed", generator.seed())
+    spec = replace(BLOCKS, in_features=in_features, out_features=out_features)
+    stored = {
+        "weight": torch.randn(out_features, in_features, generator=generator).to(
+            torch.float8_e4m3fn
+        ),
+        "scale": torch.rand(out_features // 128, in_features // 128, generator=generator) + 0.01,
+    }
+    (exact,) = reference.kernels()["linear"]
+    wide = exact.build(replace(spec, dtype="float64"))
+    expect = wide.pack(stored)
+    op = HopperFloat8Blocks(TARGET).build(spec)
+    packed = op.pack({name: tensor.cuda() for name, tensor in stored.items()})
+    for num_tokens in (0, 1, 2, 17, 33, 64, 100, 128, 200, 1000):
+        x = torch.randn(num_tokens, in_features + 8, generator=generator).bfloat16()
+        x *= 10 ** (4 * torch.rand(num_tokens, 1, generator=generator) - 2)
+        expected = wide(x[:, :in_features].double(), expect, None)
+        y = op(x.cuda()[:, :in_features], packed, None)
+        assert y.shape == (num_tokens, out_features)
+        error = (y.double().cpu() - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-9)
+        assert not num_tokens or error.max() < 1e-2, num_tokens
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (SPEC, "a scale for 128 x 128 weights"),
+        (replace(BLOCKS, weight=Float8Weight(block=(128, 128))), "not float8_e4m3fn and bfloat16"),
+        (replace(BLOCKS, dtype="float16"), "dtype must be bfloat16, not float16"),
+        (replace(BLOCKS, in_features=640), "a multiple of 512 and"),
+        (replace(BLOCKS, out_features=160), "and out_features of 128, not 4096 and 160"),
+    ],
+)
+def test_a_refusal_of_blocks_says_why(spec: LinearSpec, told: str) -> None:
+    answer = HopperFloat8Blocks(TARGET).supports(spec)
+    assert isinstance(answer, Unsupported)
+    assert told in answer.reason
+
+
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
@@ -71,3 +118,4 @@ def test_a_refusal_says_why(spec: LinearSpec, told: str) -> None:
 
 def test_what_loading_makes_is_taken() -> None:
     assert HopperFloat8Linear(TARGET).supports(SPEC) == Supported(rank=5)
+    assert HopperFloat8Blocks(TARGET).supports(BLOCKS) == Supported(rank=5)

@@ -147,7 +147,7 @@ def _linear() -> list[LinearSpec]:
         of(d, Float8Weight(act_dtype=act, block=(128, 128)), size)
         for d in DTYPES[:2]
         for act in (None, "float8_e4m3fn")
-        for size in ((256, 384), (160, 200))
+        for size in ((512, 384), (160, 200))
     ]
     return [*dense, *ints, of("bfloat16", IntWeight(), sizes[2], True), *floats, *gguf]
 

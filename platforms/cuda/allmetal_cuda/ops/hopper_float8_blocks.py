@@ -22,8 +22,8 @@ _SINCE = (12, 9)
 """CUDA's version whose cuBLAS has these scales."""
 _ROWS = 16
 """Tokens come in multiples of it: cuBLAS wants rows of scales to begin at 16 bytes."""
-_SCALES = 4
-"""Scales a row of weights come in multiples of it, for the same reason."""
+_CHANNELS = 4 * _SIZE
+"""Channels come in multiples of it: so many scales are 16 bytes, and torch takes no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class HopperFloat8Blocks:
             )
         if spec.dtype != "bfloat16":
             return Unsupported(f"dtype must be bfloat16, not {spec.dtype}")
-        if spec.in_features % (_SCALES * _SIZE) or spec.out_features % _SIZE:
+        if spec.in_features % _CHANNELS or spec.out_features % _SIZE:
             return Unsupported(
-                f"in_features and out_features must be multiples of {_SIZE}, not"
+                f"in_features must be a multiple of {_CHANNELS} and out_features of {_SIZE}, not"
                 f" {spec.in_features} and {spec.out_features}"
             )
         built = torch.version.cuda
@@ -73,11 +73,8 @@ class _Op:
         self._options = target.launch_options
 
     def pack(self, weights: Mapping[str, torch.Tensor]) -> PackedWeight:
-        scale = weights["scale"]
-        rows, columns = scale.shape
-        wide = scale.new_zeros(rows, -(-columns // _SCALES) * _SCALES)
-        wide[:, :columns] = scale
-        return _Weight(values=weights["weight"].contiguous(), scale=wide[:, :columns].t())
+        values, scale = (weights[name].contiguous() for name in ("weight", "scale"))
+        return _Weight(values=values, scale=scale.t())
 
     def __call__(
         self, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None
