@@ -3,12 +3,10 @@ want of registers."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from compiling import compiled
 
 pytest.importorskip("triton", reason="needs triton")
 
@@ -16,17 +14,7 @@ HOT = {
     *("multiply_rows", "attention", "attention_input", "rms_norm"),
     *("gated_activation", "chunk_tops", "narrow", "draw"),
 }
-TARGETS = [*(f"cuda:{arch}" for arch in (80, 89, 90, 100, 120)), "hip:gfx942"]
-
-
-def compiled(tmp_path: Path, *arguments: str) -> dict[str, list[dict[str, int | str]]]:
-    command = [sys.executable, str(Path(__file__).with_name("compile_all.py")), *arguments]
-    # Nothing of this process's environment: its kernels are interpreted.
-    env = {"TRITON_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, list[dict[str, int | str]]] = json.loads(done.stdout)
-    return found
+TARGETS = [f"cuda:{arch}" for arch in (80, 89, 90, 100, 120)]
 
 
 @pytest.mark.slow

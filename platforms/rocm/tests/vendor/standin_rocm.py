@@ -22,8 +22,11 @@ from allmetal_triton.compile_only import compiling_for
 
 ARCH = "gfx942"
 _PROGRAMS = {
-    "hipconfig": "echo 7.0.0-0",
-    "rocminfo": f'echo "  Name:                    {ARCH}"; echo "  Compute Unit:            304"',
+    "hipconfig": "7.0.0-0",
+    "rocminfo": f"""Agent 1
+  Name:                    {ARCH}
+  Compute Unit:            304
+  Device Type:             GPU""",
 }
 
 
@@ -52,7 +55,7 @@ def load() -> None:
     folder = Path(tempfile.mkdtemp(prefix="standin-rocm-"))
     for name, answer in _PROGRAMS.items():
         program = folder / name
-        program.write_text(f"#!/bin/sh\n{answer}\n")
+        program.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
         program.chmod(0o755)
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
     os.environ["GPU_ARCHS"] = ARCH

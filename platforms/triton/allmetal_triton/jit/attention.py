@@ -174,8 +174,9 @@ def attention(
                        scale, DIM, PAGE, WINDOW, SOFT_CAP, PRECISION, N, D, False)
     state = _tiles(state, high, stop, first, stop, q_MD, place, pages, keys, strides,
                    scale, DIM, PAGE, WINDOW, SOFT_CAP, PRECISION, N, D, True)
-    kind = cache.dtype.element_ty
-    if kind.is_fp8e4b8() or kind.is_fp8e5b16():
+    if cache.dtype.element_ty.is_fp8e4b8():
+        state = (state[0], state[1], state[2] * 2.0)
+    if cache.dtype.element_ty.is_fp8e5b16():
         state = (state[0], state[1], state[2] * 2.0)
     finish(state, out, slot, head, tile, part, num_parts, begin, query_len, counters, part_sums,
            part_values, KV_HEADS, GROUP, DIM, M, D, ROWS, AT_ONCE, PARTS)

@@ -92,8 +92,10 @@ def _store(values, q_row, cache_row, head, channel, known, is_q, written,
     tl.store(q_row + head * DIM + channel, values, mask=known & is_q)
     if LIMIT is not None:  # a narrow type has no infinity to spare
         values = tl.clamp(values.to(tl.float32), -LIMIT, LIMIT)
-        kind = cache_row.dtype.element_ty
-        if kind.is_fp8e4b8() or kind.is_fp8e5b16():  # see `target.halved`
+        # See `target.halved`.
+        if cache_row.dtype.element_ty.is_fp8e4b8():
+            values *= 0.5
+        if cache_row.dtype.element_ty.is_fp8e5b16():
             values *= 0.5
     kept = values.to(cache_row.dtype.element_ty)
     tl.store(cache_row + channel, kept, mask=known & written)

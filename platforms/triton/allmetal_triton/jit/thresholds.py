@@ -227,17 +227,18 @@ def resolve(
     _, top = row_top(tops, row, chunks, S)
     rate = rate_of(temperature, row)
     low = _least(lows, min_p, row, top, rate, chunks, False, S)
-    if NARROWED and (k > 0) | (p < 1):
-        chunk = tl.arange(0, S)
-        count = tl.load(counts + row * chunks + chunk, mask=chunk < chunks, other=0)
-        low, over = tl.load(state + row * 12), tl.load(state + row * 12 + 9)
-        all_kept = tl.load(state + row * 12 + 10)
-        if tl.max(count, axis=0) > LISTED:
-            low = _resolve_in(logits + row * stride, top, rate, low, 0.0, all_kept, k, p, size,
-                              BLOCK)  # fmt: skip
-        else:
-            low = _resolve_in(listed + row * chunks * LISTED, 0.0, 1.0, low, over, all_kept, k, p,
-                              chunks * LISTED, BLOCK)  # fmt: skip
+    if NARROWED:  # noqa: SIM102  # older compilers read what follows an `and` in any case
+        if (k > 0) | (p < 1):
+            chunk = tl.arange(0, S)
+            count = tl.load(counts + row * chunks + chunk, mask=chunk < chunks, other=0)
+            low, over = tl.load(state + row * 12), tl.load(state + row * 12 + 9)
+            all_kept = tl.load(state + row * 12 + 10)
+            if tl.max(count, axis=0) > LISTED:
+                low = _resolve_in(logits + row * stride, top, rate, low, 0.0, all_kept, k, p, size,
+                                  BLOCK)  # fmt: skip
+            else:
+                low = _resolve_in(listed + row * chunks * LISTED, 0.0, 1.0, low, over, all_kept, k,
+                                  p, chunks * LISTED, BLOCK)  # fmt: skip
     tl.store(least + row, low)
 
 
