@@ -17,7 +17,7 @@ def advise(device: DeviceInfo, model: ModelFacts) -> Advice:
     most_seqs, most_tokens = (256, 2048) if large else (64, 1024)
     return Advice(
         dtype="bfloat16",
-        dtype_reason=""
+        dtype_reason="matrix units multiply it"
         if model.dtype == "bfloat16"
         else f"matrix units multiply bfloat16, and {model.dtype} in several passes",
         block_size=32,

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from allmetal.platform.reference import linear as reference
-from allmetal.platform.reference.kernel import FLOAT8_DTYPES, FLOAT_DTYPES
+from allmetal.platform.reference.kernel import FLOAT_DTYPES
 from allmetal.platform.specs import (
     DenseWeight,
     Float8Weight,
@@ -81,16 +81,6 @@ def _to_int8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     return torch.round(x / scale.clamp_min(torch.finfo(x.dtype).tiny)), scale
 
 
-def _to_float8(dtype: torch.dtype) -> Round:
-    def rounded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        most = torch.finfo(dtype).max
-        largest = x.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
-        # Divided last: see the reference.
-        return (x * most / largest).clamp(-most, most).to(dtype).float(), largest / most
-
-    return rounded
-
-
 def _refuse(spec: LinearSpec) -> str | None:
     if reason := refuse_dtype(spec.dtype):
         return reason
@@ -101,6 +91,8 @@ def _refuse(spec: LinearSpec) -> str | None:
             return "takes dense, int8 and float8 weights; blocks of GGML the reference expands"
         case Float8Weight(block=block) if block is not None:
             return "takes a scale a row of weights in 8-bit floating point, not one a block"
+        case Float8Weight(act_dtype=str()):
+            return "XLA may round activations to 8 bits by way of 16, which makes other numbers"
         case IntWeight(bits=bits) if bits != 8:
             return f"takes integers of 8 bits, not {bits}"
         case _:
@@ -111,8 +103,6 @@ def _make(spec: LinearSpec) -> LinearOp:
     match spec.weight:
         case IntWeight(act_dtype="int8"):
             return _Scaled(spec, _to_int8)
-        case Float8Weight(act_dtype=str(act)):
-            return _Scaled(spec, _to_float8(FLOAT8_DTYPES[act]))
         case IntWeight() | Float8Weight():
             return _Scaled(spec, _as_it_is)
         case _:
