@@ -17,7 +17,7 @@ def advise(device: DeviceInfo, model: ModelFacts) -> Advice:
     fused = chip is None or chip.fused_attention
     return Advice(
         dtype=model.dtype if half else favourite,
-        dtype_reason=""
+        dtype_reason="the checkpoint's own"
         if half
         else f"the matrix unit computes it many times faster than {model.dtype}",
         block_size=BLOCK_SIZE,

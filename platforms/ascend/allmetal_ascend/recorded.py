@@ -79,8 +79,10 @@ def _in_a_group(
     event.wait(stream)
     event.reset(stream)
     api.graph_task_group_begin(stream)
-    launch(longest)
-    handle = api.graph_task_group_end(stream)
+    try:
+        launch(longest)
+    finally:
+        handle = api.graph_task_group_end(stream)
     beside = _beside(stream.device)
 
     def tell(seq_lens: Sequence[int], first: bool = not at_replay.tells) -> None:

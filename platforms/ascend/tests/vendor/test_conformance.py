@@ -10,7 +10,19 @@ from machine import EmulatedAscend
 from standin_cann.emulator import emulated
 
 from allmetal.platform.contract import Platform
-from allmetal.testing.conformance import PlatformConformance
+from allmetal.testing.conformance import (
+    AttentionConformance,
+    AttentionInputConformance,
+    ContractConformance,
+    DecodeStateConformance,
+    ElementwiseConformance,
+    EncoderAttentionConformance,
+    LinearConformance,
+    ModelConformance,
+    MoEConformance,
+    SamplingConformance,
+    ServicesConformance,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +31,26 @@ def device() -> Iterator[None]:
         yield
 
 
-class TestAscend(PlatformConformance):
+class TestAscend(
+    ContractConformance,
+    AttentionConformance,
+    AttentionInputConformance,
+    DecodeStateConformance,
+    ElementwiseConformance,
+    EncoderAttentionConformance,
+    LinearConformance,
+    MoEConformance,
+    SamplingConformance,
+    ServicesConformance,
+):
+    @pytest.fixture
+    def platform(self) -> Platform:
+        return EmulatedAscend()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+class TestModels(ModelConformance):
     @pytest.fixture
     def platform(self) -> Platform:
         return EmulatedAscend()

@@ -10,6 +10,8 @@ from allmetal.platform.contract import Platform
 from allmetal.testing.conformance.devices import DevicesConformance
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 class TestRanks(DevicesConformance):
     @pytest.fixture
     def platform(self) -> Platform:

@@ -1,5 +1,6 @@
 /* Device memory is the host's, a queue is empty as soon as it is filled, and a model that was
  * captured is a number that the observer is told about. */
+#include <malloc.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -51,7 +52,7 @@ static size_t taken;
 
 int aclrtMalloc(void** at, size_t size, int policy) {
   if (posix_memalign(at, 512, size ? size : 512)) return NO_MEMORY;
-  taken += size;
+  taken += malloc_usable_size(*at);
   return SUCCESS;
 }
 int aclrtMallocAlign32(void** at, size_t size, int policy) { return aclrtMalloc(at, size, policy); }
@@ -59,6 +60,7 @@ int aclrtMallocWithCfg(void** at, size_t size, int policy, void* config) {
   return aclrtMalloc(at, size, policy);
 }
 int aclrtFree(void* at) {
+  taken -= malloc_usable_size(at);
   free(at);
   return SUCCESS;
 }
@@ -91,7 +93,7 @@ int aclrtMemsetAsync(void* at, size_t room, int value, size_t size, void* stream
 int aclrtGetMemInfo(int kind, size_t* left, size_t* total) {
   size_t all = (size_t)number("STANDIN_MEMORY_MIB", 4096) << 20;
   *total = all;
-  *left = all;
+  *left = taken < all ? all - taken : 0;
   return SUCCESS;
 }
 int aclrtReserveMemAddress(void** at, size_t size, size_t align, void* expected, uint64_t flags) {
