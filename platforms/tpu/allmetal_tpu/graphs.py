@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
+from torch._dynamo.exc import TorchDynamoException
 
+from allmetal.errors import GraphError
 from allmetal.platform.contract import Graph
 
 
@@ -18,11 +20,17 @@ class CompiledSteps:
     computes = True
 
     def capture(self, run: Callable[[], object]) -> Graph:
+        """Raises GraphError for what cannot be compiled."""
         options: dict[str, Any] = {"guard_filter_fn": _nothing_changes}
         program = torch.compile(
             _of_its_own(run), backend="tpu", dynamic=False, fullgraph=True, options=options
         )
-        program()
+        try:
+            program()
+        except TorchDynamoException as error:
+            run()  # for what it raises itself, which the tracer hides
+            line = str(error).partition("\n")[0]
+            raise GraphError(f"the step cannot be compiled: {line}") from error
         return _Program(program)
 
 
@@ -41,8 +49,10 @@ def _nothing_changes(guards: Sequence[object]) -> Sequence[bool]:
 
 def _of_its_own(run: Callable[[], object]) -> Callable[[], object]:
     """`run` with code of its own: torch keeps what it compiled by code, and all steps share one."""
-    function = cast("types.FunctionType", run)
-    code = function.__code__.replace()
+
+    def step() -> object:
+        return run()
+
     return types.FunctionType(
-        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        step.__code__.replace(), step.__globals__, step.__name__, None, step.__closure__
     )
