@@ -10,6 +10,7 @@ from allmetal_cpu.native.attention_input import ATTENTION_INPUT
 from allmetal_cpu.native.decode_state import DECODE_STATE
 from allmetal_cpu.native.gated_activation import GATED_ACTIVATION
 from allmetal_cpu.native.linear import LINEAR
+from allmetal_cpu.native.moe import MOE
 from allmetal_cpu.native.rms_norm import RMS_NORM
 from allmetal_cpu.native.sampling import SAMPLING
 from allmetal_cpu.ops.attention import TorchPagedAttention
@@ -31,7 +32,10 @@ def kernels(device: DeviceInfo) -> Mapping[str, Sequence[AnyKernel]]:
         "decode_state": (DECODE_STATE,),
         "encoder_attention": (TorchEncoderAttention(),),
         "linear": linear,
-        "moe": (GroupedExperts(linear, activation),),
+        "moe": (
+            MOE,
+            GroupedExperts(linear, activation),
+        ),
         "rms_norm": (RMS_NORM, TorchRMSNorm()),
         "gated_activation": activation,
         "sampling": (SAMPLING, TorchSampling()),

@@ -5,6 +5,7 @@
 #include "arithmetic.h"
 #include "attention.h"
 #include "elementwise.h"
+#include "experts.h"
 #include "linear.h"
 #include "panel_linear.h"
 #include "sampling.h"
@@ -16,7 +17,7 @@
 #define AM_TYPED(T) \
   {AM_ISA::linear<T>,    AM_ISA::linear_int8<T>,     AM_ISA::linear_blocks<T>, \
    AM_ISA::attention<T>, AM_ISA::attention_input<T>, AM_ISA::rms_norm<T>,      \
-   AM_ISA::gated_activation<T>, AM_ISA::add<T>, AM_ISA::scale<T>}
+   AM_ISA::gated_activation<T>, AM_ISA::moe<T>, AM_ISA::add<T>, AM_ISA::scale<T>}
 
 namespace allmetal {
 

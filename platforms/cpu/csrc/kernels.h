@@ -39,6 +39,12 @@ struct Typed {
   // x [T, 2 dim]; activation 0 silu, 1 gelu, 2 gelu_tanh, 3 relu
   void (*gated_activation)(T* y, const T* x, int64_t num_tokens, int64_t dim, int activation);
 
+  // Experts' weights are pairs of addresses, weight and scale; `shape` is experts.h's ExpertShape;
+  // logits are T's, or float where `wide`.
+  void (*moe)(T* y, const T* x, const void* logits, const float* correction,
+              const int64_t* gate_up, const int64_t* down, const int64_t* shape, float scale,
+              int wide, int64_t num_tokens);
+
   // n elements: y = a + b; y = x * by
   void (*add)(T* y, const T* a, const T* b, int64_t n);
   void (*scale)(T* y, const T* x, float by, int64_t n);

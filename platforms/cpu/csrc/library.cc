@@ -44,7 +44,7 @@ const Kernels* chosen = choose(nullptr);
 
 using allmetal::chosen;
 
-AM_EXPORT int am_version() { return 3; }
+AM_EXPORT int am_version() { return 4; }
 AM_EXPORT const char* am_isa() { return chosen->isa; }
 AM_EXPORT void am_set_threads(int threads) { allmetal::num_threads = threads < 1 ? 1 : threads; }
 
@@ -91,6 +91,12 @@ AM_EXPORT void am_limit_isa(const char* name) { chosen = allmetal::choose(name);
   AM_EXPORT void am_gated_activation_##NAME(T* y, const T* x, int64_t num_tokens, int64_t dim,   \
                                             int activation) {                                    \
     chosen->NAME.gated_activation(y, x, num_tokens, dim, activation);                            \
+  }                                                                                              \
+  AM_EXPORT void am_moe_##NAME(T* y, const T* x, const void* logits, const float* correction,    \
+                               const int64_t* gate_up, const int64_t* down,                      \
+                               const int64_t* shape, float scale, int wide,                      \
+                               int64_t num_tokens) {                                             \
+    chosen->NAME.moe(y, x, logits, correction, gate_up, down, shape, scale, wide, num_tokens);   \
   }                                                                                              \
   AM_EXPORT void am_add_##NAME(T* y, const T* a, const T* b, int64_t n) {                        \
     chosen->NAME.add(y, a, b, n);                                                                \
@@ -156,7 +162,7 @@ AM_EXPORT void am_write_state(const int64_t* words, int32_t* tokens, const int64
 #define AM_STEPS(T)                                                                             \
   AM_STEP(linear_##T), AM_STEP(linear_int8_##T), AM_STEP(linear_blocks_##T),                    \
       AM_STEP(attention_##T), AM_STEP(attention_input_##T), AM_STEP(rms_norm_##T),              \
-      AM_STEP(gated_activation_##T), AM_STEP(add_##T), AM_STEP(scale_##T),              \
+      AM_STEP(gated_activation_##T), AM_STEP(moe_##T), AM_STEP(add_##T), AM_STEP(scale_##T),        \
       AM_STEP(decode_rows_##T)
 
 // What a program may call.

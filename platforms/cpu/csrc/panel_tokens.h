@@ -28,24 +28,6 @@ struct Place {
   int64_t to_planes, to_shares;
 };
 
-// Memory that a thread keeps from call to call.
-class Scratch {
- public:
-  ~Scratch() { free(at_); }
-  void* room(size_t bytes) {
-    if (bytes > size_) {
-      free(at_);
-      size_ = (bytes * 3 / 2 + 4095) / 4096 * 4096;
-      at_ = aligned_alloc(64, size_);
-    }
-    return at_;
-  }
-
- private:
-  void* at_ = nullptr;
-  size_t size_ = 0;
-};
-
 enum class Rounding {
   TOKEN,  // 8 bits, a scale a token
   GROUP,  // 8 bits, a scale a group of channels; 8 more for groups that stand out of their token

@@ -56,9 +56,9 @@ class _Limited:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._op, name)
 
-    def pack(self, weights: Any) -> Any:
+    def pack(self, *weights: Any) -> Any:
         with limited_to(self._isa):
-            return self._op.pack(weights)
+            return self._op.pack(*weights)
 
     def __call__(self, *arguments: Any) -> Any:
         with limited_to(self._isa):

@@ -8,12 +8,12 @@ from allmetal.platform.specs import Activation, GatedActivationOp, GatedActivati
 from allmetal_cpu.native.kernel import NativeKernel, refuse_dtype
 from allmetal_cpu.native.library import Library
 
-_NUMBERS: dict[Activation, int] = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3}
+NUMBERS: dict[Activation, int] = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3}
 
 
 def _make(spec: GatedActivationSpec, library: Library) -> GatedActivationOp:
     function = library.function("gated_activation", spec.dtype)
-    dim, activation = spec.dim, _NUMBERS[spec.activation]
+    dim, activation = spec.dim, NUMBERS[spec.activation]
 
     def run(x: torch.Tensor) -> torch.Tensor:
         x = x.contiguous()

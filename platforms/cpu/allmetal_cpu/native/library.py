@@ -14,7 +14,7 @@ from allmetal.platform.contract import Unsupported
 from allmetal_cpu.native.find import find
 from allmetal_cpu.native.function import Function, Program
 
-VERSION = 3
+VERSION = 4
 """Of the interface; raised when a function's parameters change."""
 
 DTYPES = {"bfloat16": "bf16", "float32": "f32"}
@@ -30,6 +30,7 @@ _SIGNATURES = {
     "rms_norm": (*[c_void_p] * 5, *[c_int64] * 2, c_float, c_float, c_int),
     "sampling": (*[c_void_p] * 7, *[c_int64] * 2),
     "gated_activation": (*[c_void_p] * 2, *[c_int64] * 2, c_int),
+    "moe": (*[c_void_p] * 7, c_float, c_int, c_int64),
     "add": (*[c_void_p] * 3, c_int64),
     "scale": (*[c_void_p] * 2, c_float, c_int64),
     "decode_rows": (*[c_void_p] * 3, *[c_int64] * 2, c_int),

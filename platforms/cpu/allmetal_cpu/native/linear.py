@@ -6,7 +6,7 @@ nearest cache, so that only their own bytes are read from memory.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import torch
 
@@ -58,11 +58,19 @@ def _refuse(spec: LinearSpec) -> str | None:
     return refuse_dtype(spec.dtype)
 
 
+class NativeLinear(LinearOp, Protocol):
+    @property
+    def form(self) -> tuple[int, int, int]:
+        """How the weight lies, of what kind it is and the activations' bits, as experts.h says."""
+        ...
+
+
 # Legend of what follows: M tokens, N outputs, C channels.
 
 
 class _Dense:
     def __init__(self, spec: LinearSpec, library: Library) -> None:
+        self.form = (0, 0, 16)
         self._run = library.function("linear", spec.dtype)
         self._shape = (spec.out_features, spec.in_features)
 
@@ -86,6 +94,7 @@ class _Dense:
 class _Int8:
     def __init__(self, spec: LinearSpec, library: Library) -> None:
         assert isinstance(spec.weight, IntWeight)
+        self.form = (1, spec.weight.group_size, 16)
         self._run = library.function("linear_int8", spec.dtype)
         self._shape = (spec.out_features, spec.in_features)
         self._group = spec.weight.group_size
@@ -121,6 +130,7 @@ class _Blocks:
         self._run = library.function("linear_blocks", spec.dtype)
         self._shape = (spec.out_features, spec.in_features)
         self._type = NUMBERS[spec.weight.type]
+        self.form = (2, self._type, 16)
 
     def pack(self, weights: Mapping[str, torch.Tensor]) -> PackedWeight:
         weight = pages.to_large_pages(weights["weight"])
@@ -145,7 +155,7 @@ class _Blocks:
         return y
 
 
-def _make(spec: LinearSpec, library: Library) -> LinearOp:
+def make(spec: LinearSpec, library: Library) -> NativeLinear:
     if panels.num_bytes(spec, library):
         return panels.Panels(spec, library)
     match spec.weight:
@@ -161,4 +171,4 @@ def _make(spec: LinearSpec, library: Library) -> LinearOp:
             assert_never(other)
 
 
-LINEAR: NativeKernel[LinearSpec, LinearOp] = NativeKernel(_refuse, _make)
+LINEAR: NativeKernel[LinearSpec, LinearOp] = NativeKernel(_refuse, make)

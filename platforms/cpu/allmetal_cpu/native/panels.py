@@ -61,6 +61,7 @@ class Panels:
         self._group = weight.group_size if isinstance(weight, IntWeight) else None
         eight = isinstance(weight, IntWeight) and weight.act_dtype == "int8"
         self._rest = (kind, 8 if eight else 16)
+        self.form = (3, *self._rest)
 
     def pack(self, weights: Mapping[str, torch.Tensor]) -> PackedWeight:
         weight = weights["weight"].contiguous()

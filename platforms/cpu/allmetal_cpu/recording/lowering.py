@@ -92,6 +92,12 @@ def _looked_up(
     return y
 
 
+def _selected(
+    place: Place, table: torch.Tensor, dim: int, ids: torch.Tensor
+) -> torch.Tensor | None:
+    return _looked_up(place, table, ids) if dim == 0 and table.dim() == 2 else None
+
+
 def _decoded(
     place: Place, table: torch.Tensor, rows: torch.Tensor, ggml_type: str, dtype: torch.dtype
 ) -> torch.Tensor | None:
@@ -148,9 +154,13 @@ def _cast(
 def _cloned(
     place: Place, x: torch.Tensor, *, memory_format: torch.memory_format | None = None
 ) -> torch.Tensor | None:
-    if x.dim() != 2 or memory_format not in (None, torch.contiguous_format):
+    if memory_format not in (None, torch.contiguous_format):
         return None
-    return _copy_rows(place(x.new_empty(x.shape)), x)
+    if x.dim() == 1:  # elements at any distance are rows of one
+        y = place(x.new_empty(x.shape))
+        _copy_rows(y[:, None], x.as_strided((len(x), 1), (x.stride(0), 1)))
+        return y
+    return _copy_rows(place(x.new_empty(x.shape)), x) if x.dim() == 2 else None
 
 
 def _converted(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
@@ -183,6 +193,7 @@ _LOWERINGS: Mapping[Any, _Lowering] = {
     _aten.mul.Tensor: _scaled,
     _aten.mul.out: _scaled,
     _aten.embedding.default: _looked_up,
+    _aten.index_select.default: _selected,
     _aten.cat.default: _joined,
     _aten.copy_.default: _copied,
     _aten._to_copy.default: _cast,
