@@ -73,6 +73,8 @@ LOWERED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], torch.dtype]] =
     "widened": (lambda x: x.float(), torch.bfloat16),
     "narrowed": (lambda x: x.to(torch.bfloat16), torch.float32),
     "cut": (lambda x: x[:, 5:20].contiguous(), torch.float32),
+    "column": (lambda x: x[:, 3].contiguous(), torch.float32),
+    "selected": (lambda x: x.index_select(0, torch.tensor([4, 1])), torch.float32),
     "looked up": (
         lambda x: torch.nn.functional.embedding(torch.tensor([2, 0, 2]), x),
         torch.bfloat16,
