@@ -15,6 +15,8 @@ from allmetal_tpu.pallas.jit.grouped_matmul import grouped_matmul
 from allmetal_tpu.pallas.jit.matmul import narrow, quantised_matmul
 from allmetal_tpu.pallas.shapes import MatmulShape, matmul_shape
 
+pytestmark = pytest.mark.timeout(400)  # under load; seconds otherwise
+
 WEIGHTS = [
     # bytes of a weight, channels that share a scale, activations
     ("int8", 0, None),

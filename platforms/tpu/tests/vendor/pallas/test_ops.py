@@ -6,14 +6,11 @@ Between torch and JAX numbers are carried through the host's memory, in place of
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-import jax
-import ml_dtypes
-import numpy as np
 import pytest
 import torch
+from carrying import carry
 
 from allmetal.platform.contract import Unsupported
 from allmetal.platform.reference import attention as reference_attention
@@ -35,28 +32,6 @@ from allmetal.testing.batches import paged_batch
 from allmetal_tpu.pallas import kernels
 
 KERNELS = kernels("v5e", interpret=True)
-_NARROW = {torch.bfloat16: ml_dtypes.bfloat16, torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn}
-
-
-def to_jax(x: torch.Tensor) -> jax.Array:
-    if x.dtype in _NARROW:
-        raw = x.view(torch.uint8 if x.itemsize == 1 else torch.int16).numpy()
-        return jax.numpy.asarray(raw.view(_NARROW[x.dtype]))
-    return jax.numpy.asarray(x.numpy())
-
-
-def carried(name: str, function: Callable[..., jax.Array]) -> Callable[..., torch.Tensor]:
-    compiled = jax.jit(function)
-    return lambda *tensors: torch.from_numpy(np.array(compiled(*map(to_jax, tensors))))
-
-
-@pytest.fixture(autouse=True)
-def through_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    for family in ("attention", "linear", "moe"):
-        monkeypatch.setattr(f"allmetal_tpu.pallas.ops.{family}.torch_op", carried)
-    monkeypatch.setattr("allmetal_tpu.pallas.bridge._is_installed", lambda package: True)
-
-
 SPEC = AttentionSpec(
     dtype="float32",
     kv_dtype="float32",
@@ -66,6 +41,11 @@ SPEC = AttentionSpec(
     block_size=16,
     scale=128**-0.5,
 )
+
+
+@pytest.fixture(autouse=True)
+def through_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    carry(monkeypatch)
 
 
 def error(got: torch.Tensor, want: torch.Tensor) -> float:
