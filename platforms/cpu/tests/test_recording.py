@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
+from allmetal.config import EngineConfig
+from allmetal.engine.engine import Engine
 from allmetal.errors import GraphError
 from allmetal.platform.contract import Unsupported
 from allmetal.platform.specs import DenseWeight, LinearSpec, RMSNormSpec
 from allmetal.quant.ggml import BLOCKS
 from allmetal.quant.gguf import dequantize
 from allmetal.quant.lookup import look_up
+from allmetal.testing.conformance.tiny_models import KINDS, save_model
 from allmetal_cpu.native import library
 from allmetal_cpu.native.linear import LINEAR, NUMBERS
 from allmetal_cpu.native.rms_norm import RMS_NORM
@@ -201,6 +206,53 @@ def test_a_region_is_not_taken_again_while_a_view_of_it_lives() -> None:
     del others[0]
     assert arena.like(torch.empty(8, 8)).data_ptr() == address
     assert arena.like(torch.empty(2, 3).t()).stride() == (1, 3)
+
+
+MIXTURE = {
+    "model_type": "qwen3_moe",
+    "vocab_size": 200,
+    "hidden_size": 128,
+    "head_dim": 64,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "norm_topk_prob": True,
+    "max_position_embeddings": 512,
+    "rope_theta": 1e4,
+    "rms_norm_eps": 1e-6,
+    "torch_dtype": "bfloat16",
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
+
+
+@pytest.mark.parametrize("name", ["dense", "biases", "window-and-full", "mixture"])
+def test_a_step_of_a_whole_model_is_one_program(name: str, tmp_path: Path) -> None:
+    """What falls back to torch still gives the right tokens, and only shows here."""
+    if name == "mixture":
+        (tmp_path / "config.json").write_text(json.dumps(MIXTURE))
+    else:
+        save_model(next(kind for kind in KINDS if kind.name == name), tmp_path)
+    config = EngineConfig(
+        model=str(tmp_path),
+        platform="cpu",
+        dtype="bfloat16",
+        max_model_len=64,
+        kv_cache_memory=1 << 24,
+        load_format="dummy" if name == "mixture" else "auto",
+    )
+    engine = Engine.from_config(config)
+    graphs = engine.executor._runner._graphs.decode  # type: ignore[attr-defined]
+    graph = graphs._steps.launches[1].graph
+    engine.close()
+    assert graph.by_hand == ()
+    assert graph.num_parts == 1
 
 
 def test_recording_imports_no_compiler() -> None:
