@@ -21,6 +21,7 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "async_scheduling": Native("streams and events"),
         "graph_capture": Native("HIP graphs"),
         "prefix_caching": Native("block tables"),
+        "sleep": Native("the allocator gives its memory back"),
         "dtype.float32": Native("hipBLAS, Triton"),
         "dtype.bfloat16": Native("hipBLAS, Triton"),
         "dtype.float16": Native("hipBLAS, Triton"),
@@ -28,7 +29,7 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "kv_dtype.float8_e5m2": _float8(device),
         "kv_dtype.int8": Unsupported("keys and values in int8 need scales, and no kernel has them"),
         "quant.int8": Native("triton_int_linear"),
-        "quant.w8a8": _int8(device, expanded),
+        "quant.w8a8": _int8(device),
         "quant.gguf": expanded,
         "quant.fp8": _float8_weights(device, expanded),
         "attention.sliding_window": Native("triton_attention"),
@@ -43,9 +44,9 @@ def table(device: DeviceInfo) -> CapabilityTable:
     return capabilities
 
 
-def _int8(device: DeviceInfo, expanded: Capability) -> Capability:
+def _int8(device: DeviceInfo) -> Capability:
     here = package.refuse(plain(device.arch), "bfloat16") is None
-    return Native("aiter_int8") if here else expanded
+    return Native("aiter_int8" if here else "triton_int_linear")
 
 
 def _float8_weights(device: DeviceInfo, expanded: Capability) -> Capability:

@@ -11,7 +11,8 @@ from allmetal.platform.contract import DeviceInfo
 from allmetal_rocm.advice import advise
 from allmetal_rocm.arch import ARCHS, plain
 from allmetal_triton.device.collectives import TorchCollectives
-from allmetal_triton.device.gpu import TorchGPU, TorchModule
+from allmetal_triton.device.gpu import TorchGPU, TorchModule, ordinal_of
+from allmetal_triton.device.launcher import check_launcher
 
 HIP = TorchModule(
     type="cuda",
@@ -34,7 +35,9 @@ def open_device(info: DeviceInfo) -> TorchGPU:
             f"{info.name} cannot be used: {str(error).splitlines()[0]}",
             hint=f"torch {torch.__version__} wants the driver of ROCm {torch.version.hip}",
         ) from error
-    ordinal = _ordinal(info)
+    ordinal = ordinal_of(
+        info, HIP, hidden_by="HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES leaves it out"
+    )
     facts: Any = torch.cuda.get_device_properties(ordinal)
     arch = plain(facts.gcnArchName)
     if arch not in ARCHS:
@@ -42,6 +45,7 @@ def open_device(info: DeviceInfo) -> TorchGPU:
             f"{info.name} is {arch}; there are kernels for {', '.join(ARCHS)}",
             hint="--platform cpu",
         )
+    check_launcher(info.name)
     device = f"cuda:{ordinal}"
     return TorchGPU(
         info,
@@ -50,21 +54,4 @@ def open_device(info: DeviceInfo) -> TorchGPU:
         advise=advise,
         versions={"hip": torch.version.hip, "driver": info.driver},
         communicator=TorchCollectives("nccl", device),
-    )
-
-
-def _ordinal(info: DeviceInfo) -> int:
-    """torch's number of the device: it counts only those that it may see."""
-    address = info.traits.get("pci")
-    count = torch.cuda.device_count()
-    if address is None:
-        return min(info.index, count - 1)
-    for ordinal in range(count):
-        facts: Any = torch.cuda.get_device_properties(ordinal)
-        where = f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}"
-        if address.startswith(where):
-            return ordinal
-    raise PlatformError(
-        f"{info.name} at {address} is hidden from this process",
-        hint="HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES leaves it out",
     )

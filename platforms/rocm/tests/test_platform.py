@@ -13,7 +13,7 @@ import torch
 from allmetal.errors import PlatformError
 from allmetal.platform.capabilities import FEATURES
 from allmetal.platform.contract import DeviceInfo, Emulated, ModelFacts, Native, Unknown
-from allmetal_rocm import RocmPlatform
+from allmetal_rocm import RocmPlatform, device
 from allmetal_rocm.advice import advise
 
 MI300X = DeviceInfo(
@@ -34,6 +34,7 @@ MODEL = ModelFacts(
 @pytest.fixture
 def rocm_build(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch as if built for ROCm, with one GPU, ready to be made worse."""
+    monkeypatch.setattr(device, "check_launcher", lambda _: None)
 
     class Facts:
         gcnArchName = "gfx942:sramecc+:xnack-"

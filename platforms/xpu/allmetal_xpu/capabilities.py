@@ -19,6 +19,7 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "async_scheduling": Native("streams and events"),
         "graph_capture": Native("SYCL graphs"),
         "prefix_caching": Native("block tables"),
+        "sleep": Native("the allocator gives its memory back"),
         "dtype.float32": Native("oneDNN, Triton"),
         "dtype.bfloat16": Native("oneDNN, Triton"),
         "dtype.float16": Native("oneDNN, Triton"),

@@ -10,6 +10,7 @@ from allmetal.errors import PlatformError
 from allmetal.platform.contract import DeviceInfo
 from allmetal_triton.device.collectives import TorchCollectives
 from allmetal_triton.device.gpu import TorchGPU, TorchModule
+from allmetal_triton.device.launcher import check_launcher
 from allmetal_xpu.advice import advise
 
 XPU = TorchModule(type="xpu", graph=getattr(torch.xpu, "XPUGraph", None))
@@ -31,6 +32,7 @@ def open_device(info: DeviceInfo) -> TorchGPU:
             hint="install Intel's compute runtime (Level Zero)",
         ) from error
     ordinal = _ordinal(info, count)
+    check_launcher(info.name)
     facts: Any = torch.xpu.get_device_properties(ordinal)
     return TorchGPU(
         info,

@@ -40,4 +40,4 @@ def test_every_kernel_becomes_spirv_and_fits(
     for kernel in made["kernels"]:
         assert kernel["spirv"], kernel
         assert kernel["shared"] <= LOCAL_MEMORY, kernel
-        assert kernel["matrix_unit"] == (kernel["name"] in MULTIPLYING), kernel
+        assert kernel["matrix_unit"] or kernel["name"] not in MULTIPLYING, kernel
