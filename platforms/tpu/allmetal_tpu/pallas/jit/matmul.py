@@ -65,7 +65,20 @@ def narrow(x: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
         return jnp.round(wide / jnp.maximum(scale, _TINY)).astype(dtype), scale
     most = float(jnp.finfo(dtype).max)
     largest = jnp.maximum(largest, _TINY)
-    return jnp.clip(wide * most / largest, -most, most).astype(dtype), largest / most
+    wide = jnp.clip(wide * most / largest, -most, most)
+    return _representable(wide, dtype).astype(dtype), largest / most
+
+
+def _representable(x: jax.Array, dtype: Any) -> jax.Array:
+    """float32 to the nearest numbers of `dtype`, even ones from the middle.  A cast alone may go by
+    way of 16 bits and round twice."""
+    info = jnp.finfo(dtype)
+    dropped = 23 - info.nmant
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    half = (1 << (dropped - 1)) - 1 + ((bits >> dropped) & 1)
+    normal = jax.lax.bitcast_convert_type((bits + half) >> dropped << dropped, jnp.float32)
+    step = float(info.smallest_subnormal)
+    return jnp.where(jnp.abs(x) < float(info.tiny), jnp.round(x / step) * step, normal)
 
 
 def _call(
@@ -107,10 +120,12 @@ def _kernel(x: Any, weight: Any, scale: Any, out: Any, sums: Any, *, s: MatmulSh
             part = slice(n * s.group, (n + 1) * s.group)
             sums[...] += product(x[:, part], weight[part], native=s.native) * scale[0, n : n + 1]
     else:
-        # Less than a lane's worth of channels: scaled before, and rounded to x's type there.
+        # Less than a lane's worth of channels: scaled before, and rounded to x's type there, or to
+        # none where x is integers.
+        rows = x[...] if x.dtype.itemsize > 1 else widen(x[...], jnp.float32)
         wide = widen(weight[...], jnp.float32).reshape(s.k // s.group, s.group, s.n)
         wide = (wide * scale[0][:, None]).reshape(s.k, s.n)
-        sums[...] += product(x[...], wide.astype(x.dtype), native=False)
+        sums[...] += product(rows, wide.astype(rows.dtype), native=False)
 
     @pl.when(step == pl.num_programs(2) - 1)
     def finish() -> None:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 from interpreting import BFLOAT16, FLOAT32, error, quickly, strictly
 
 from allmetal_tpu.pallas.chips import CHIPS
@@ -24,6 +25,7 @@ WEIGHTS = [
     ("int8", 32, None),
     ("int8", 0, "int8"),
     ("int8", 128, "int8"),
+    ("int8", 32, "int8"),
     ("float8_e4m3fn", 0, None),
     ("float8_e4m3fn", 0, "float8_e4m3fn"),
     ("float8_e5m2", 0, None),
@@ -94,6 +96,19 @@ def test_tokens_are_rounded_to_integers_as_the_reference_does(rng: np.random.Gen
     assert np.array_equal(np.asarray(scale), most / np.float32(127))
     assert (np.abs(wide(values) * wide(scale) - x) <= most / 254 * 1.0001).all()
     assert not np.asarray(values)[2].any()
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_tokens_are_rounded_to_8_bit_floats_once(rng: np.random.Generator, dtype: str) -> None:
+    x = (rng.standard_normal((64, 999)) * 10.0 ** rng.uniform(-4, 4, (64, 999))).astype(np.float32)
+
+    values, _ = narrow(jnp.asarray(x), jnp.dtype(dtype))
+
+    name = getattr(torch, dtype)
+    most = torch.finfo(name).max
+    given = torch.from_numpy(x)
+    scaled = (given * most / given.abs().amax(-1, keepdim=True)).clamp(-most, most)
+    assert np.array_equal(scaled.to(name).float().numpy(), wide(values))
 
 
 SIZES = {
