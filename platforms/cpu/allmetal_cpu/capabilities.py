@@ -37,11 +37,11 @@ def table(device: DeviceInfo) -> CapabilityTable:
         "kv_dtype.int8": narrow_kv,
         "quant.int8": Native("int8 weights"),
         **({"quant.w8a8": Native("AVX-512 VNNI")} if takes_8_bits else {}),
-        "quant.gguf": Native("blocks are decoded into the nearest cache")
+        "quant.gguf": Native("blocks are decoded in registers or the nearest cache")
         if built
         else Emulated("expanded to the model's dtype at load: no memory is saved"),
         "quant.fp8": Unsupported("CPUs have no 8-bit floating point arithmetic"),
-        "moe": Native("experts grouped over the linear kernels"),
+        "moe": Native("experts in C++" if built else "experts grouped over the linear kernels"),
         "attention.sliding_window": Native("paged attention"),
         "attention.soft_cap": Native("paged attention"),
         "attention.sinks": Native("paged attention"),
