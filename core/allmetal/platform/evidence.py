@@ -39,7 +39,8 @@ class Tally:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """One run of the kit.  `levels`: those that were run; `speed` is kept as it was written.
-    `kind`: what a passed test proves."""
+    `kind`: what a passed test proves.  `emulated`: features that the platform called so then, whose
+    tests say nothing of a kernel that came later."""
 
     platform: str
     plugin: str
@@ -55,6 +56,7 @@ class Evidence:
     failures: Sequence[tuple[str, str]]
     speed: Sequence[Mapping[str, Any]] = ()
     kind: Kind = "run"
+    emulated: frozenset[str] = frozenset()
     path: str = ""
 
     @property
@@ -134,6 +136,7 @@ def _read(file: Path) -> Evidence:
         if made["format"] != FORMAT:
             raise ValueError(f"it has format {made['format']}, and this is {FORMAT}")
         found, device = made["correctness"], made["device"]
+        said = made.get("capabilities", {})
         return Evidence(
             platform=made["platform"],
             plugin=made["plugin"],
@@ -149,6 +152,7 @@ def _read(file: Path) -> Evidence:
             failures=[(each["test"], each["reason"]) for each in found["failures"]],
             speed=made.get("speed", ()),
             kind=kind_of(made.get("kind", "run")),
+            emulated=frozenset(name for name, each in said.items() if each["word"] == "emulated"),
             path=str(file),
         )
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -193,6 +193,8 @@ def _column(found: Found, live: bool, evidence: Sequence[Evidence]) -> Column:
 def _known(feature: str, answer: Capability, evidence: Sequence[Evidence]) -> Cell:
     """A platform's word on a feature, with what is known of it."""
     claimed = None if isinstance(answer, Unknown) else available(answer)
+    if isinstance(answer, Native):
+        evidence = [each for each in evidence if feature not in each.emulated]
     state = state_of(feature, claimed, evidence)
     return replace(cell_of(answer), evidence=state, proof=_proof(feature, state, evidence))
 

@@ -49,6 +49,10 @@ def test_a_file_is_read_back(tmp_path: Path) -> None:
     assert found.features == {"moe": Tally(passed=1, skipped=2)}
     assert found.failures == [("test_x", "off")]
     assert found.says("moe") == "thing, 2026-11-30, allmetal-metal 2.0, torch 3"
+    assert found.emulated == frozenset()
+    said = {"moe": {"word": "emulated"}, "mla": {"word": "native"}}
+    (found,) = read_evidence([write(tmp_path, capabilities=said)])
+    assert found.emulated == {"moe"}
     assert read_evidence([]) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -140,6 +141,17 @@ def test_a_failure_on_any_device_shows() -> None:
     (metal, *_) = matrix(PLATFORMS, evidence=[*RUNS, other]).columns
     assert metal.cells["dtype.float32"].evidence == "failing"
     assert [r.device for r in metal.runs] == ["thing 9000", "old thing"]
+
+
+def test_what_was_emulated_then_is_no_proof_of_a_kernel_that_came_later() -> None:
+    passed = run("2026-02-01T00:00:00Z", dtype__float32=Tally(passed=3))
+    for emulated, state in ((frozenset[str](), "tested"), ({"dtype.float32"}, "declared")):
+        then = replace(passed, emulated=frozenset(emulated))
+        (metal, *_) = matrix(PLATFORMS, evidence=[then]).columns
+        assert (metal.cells["dtype.float32"].word, metal.cells["dtype.float32"].evidence) == (
+            "native",
+            state,
+        )
 
 
 def test_a_matrix_is_narrowed_to_platforms_and_features_or_their_kinds() -> None:
