@@ -259,6 +259,31 @@ def test_graphs_need_the_platform_and_end_at_the_largest_batch() -> None:
     assert row(unwanted, "graph_capture").asked == "off"
 
 
+def test_static_shapes_carry_the_ladders_on_to_the_largest_step() -> None:
+    table = {**TABLE, "graph_capture": Native("one program a step")}
+    advice = Advice(
+        graph_sizes=(1, 4), graph_tokens=(16, 64), static_shapes=True, max_num_batched_tokens=300
+    )
+
+    made = make(advice=advice, table=table, max_num_seqs=10)
+
+    assert made.static_shapes
+    assert made.graph_sizes == (1, 4, 10)
+    assert made.graph_tokens == (16, 64, 300)
+
+
+def test_without_recorded_steps_nothing_is_padded_and_the_plan_says_why() -> None:
+    advice = Advice(graph_sizes=(1, 4), graph_tokens=(16, 64), static_shapes=True)
+    table = {**TABLE, "graph_capture": Native("one program a step")}
+
+    made = make(advice=advice, table=table, graph_capture=False)
+
+    assert not made.static_shapes
+    why = row(made, "static_shapes")
+    assert (why.got, why.by) == ("off", "platform")
+    assert "no step is recorded" in why.reason
+
+
 def test_what_turns_out_while_loading_follows_the_policy_and_is_added() -> None:
     def late(policy: Any) -> Decision:
         return fall_back(
