@@ -30,6 +30,9 @@ def main(file: Path, levels: list[int]) -> int:
     with emulated():
         run = run_kit(platform, levels=levels)
         made = evidence_of(run, platform, found[0], "allmetal-ascend 0.1.0", levels)
+    stood_in = {"driver": "a stand-in", "cann": "a stand-in"}
+    made["versions"] |= stood_in
+    made["device"] |= {"driver": "a stand-in", "traits": made["device"]["traits"] | stood_in}
     write_evidence(made, file)
     print(made["correctness"]["total"], *run.failed(), sep="\n")
     return 0 if run.green else 1
