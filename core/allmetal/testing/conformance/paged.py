@@ -182,7 +182,7 @@ def _write(
 def _positions(problem: Problem) -> torch.Tensor:
     """Of every token in the cache."""
     lens = problem.paged.attention.host_seq_lens
-    return torch.cat([torch.arange(n) for n in lens])
+    return torch.cat([torch.arange(n) for n in (0, *lens)])
 
 
 def _turn(x: torch.Tensor, at: torch.Tensor, rotary_dim: int, dtype: str) -> torch.Tensor:

@@ -117,9 +117,10 @@ def refuse_weight(weight: WeightFormat) -> str | None:
         case IntWeight():
             return "takes integers of 8 bits, with activations as they are or in int8"
         case Float8Weight(block=None, dtype="float8_e4m3fn" | "float8_e5m2"):
-            if weight.act_dtype in (None, weight.dtype):
+            if weight.act_dtype is None:
                 return None
-            return f"act_dtype must be None or {weight.dtype}, not {weight.act_dtype}"
+            # The kernel does it; the kit finds a row in some where the rounding before it differs.
+            return "act_dtype must be None: compiled by XLA, rounding to fp8 makes other numbers"
         case Float8Weight():
             return "takes one scale an output, and no blocks"
         case _:
