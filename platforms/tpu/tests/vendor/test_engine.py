@@ -38,7 +38,10 @@ def hold(kind: Kind, served: Served, rounds: Rounds) -> None:
         assert not differs, f"{kind}, {len(prompt)} tokens: {differs}"
 
 
-@pytest.mark.parametrize("name", ["dense", "soft-cap", "window-and-full", "norm-of-each-head"])
+LONG = [pytest.param(name, marks=pytest.mark.slow) for name in ("soft-cap", "norm-of-each-head")]
+
+
+@pytest.mark.parametrize("name", ["dense", "window-and-full", *LONG])
 def test_a_model_chooses_the_references_tokens(
     tpu: TpuPlatform, info: DeviceInfo, name: str
 ) -> None:
@@ -117,7 +120,9 @@ EXPERTS = Kind(
 )
 
 
-@pytest.mark.parametrize("kind", [EXPERTS, KIND["int8-weights"]], ids=str)
+@pytest.mark.parametrize(
+    "kind", [EXPERTS, pytest.param(KIND["int8-weights"], marks=pytest.mark.slow)], ids=str
+)
 def test_routed_experts_and_narrow_weights_choose_the_references_tokens(
     tpu: TpuPlatform, info: DeviceInfo, kind: Kind
 ) -> None:
