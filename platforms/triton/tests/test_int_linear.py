@@ -51,8 +51,9 @@ def test_integer_weights_agree_with_float64(  # type: ignore[no-untyped-def]
 
     assert y.shape == expected.shape
     if num_tokens:
-        # A product in which rounding went the other way moves by 1/127 of one of its terms.
-        tolerance = 2e-3 if weight.act_dtype else 1e-3
+        # Of an activation in the middle of two integers rounding may choose either: a step of one
+        # channel in 96 moves a row by 2e-3 and more.
+        tolerance = 1e-2 if weight.act_dtype else 1e-3
         error = (y.double().cpu() - expected).norm(dim=1) / expected.norm(dim=1)
         assert error.max() < tolerance
 
