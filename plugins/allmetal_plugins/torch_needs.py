@@ -19,7 +19,7 @@ def allmetal_torch_needs() -> list[TorchNeed]:
         TorchNeed(platform="rocm", build="hip", install=_from_index("rocmX.Y") + f" ({_NUMBERS})"),
         TorchNeed(platform="xpu", build="xpu", install=_from_index("xpu")),
         TorchNeed(platform="ascend", extension="torch-npu", install="pip install torch-npu"),
-        TorchNeed(platform="tpu", extension="torch-xla", install="pip install 'torch-xla[tpu]'"),
+        TorchNeed(platform="tpu", extension="torch-tpu", install="pip install torch-tpu libtpu"),
     ]
 
 

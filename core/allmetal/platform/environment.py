@@ -29,9 +29,9 @@ class TorchBuild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """`installed`: distribution -> its versions (one, if all is well).  `providers`: import
-    package -> the distributions that bring it.  `torch_backends`: extension -> distribution.
-    `requirements`: distribution of ours -> what it requires."""
+    """`installed`: distribution, in lower case with hyphens -> its versions (one, if all is well).
+    `providers`: import package -> the distributions that bring it.  `torch_backends`: extension ->
+    distribution.  `requirements`: distribution of ours -> what it requires."""
 
     python: str
     code: str
@@ -50,7 +50,7 @@ def environment() -> Environment:
     providers: dict[str, list[str]] = {name: [] for name in _WATCHED}
     requirements: dict[str, list[str]] = {}
     for distribution in distributions():
-        name = distribution.metadata["Name"] or ""
+        name = _canonical(distribution.metadata["Name"] or "")
         if name not in installed or distribution.version not in installed[name]:
             installed.setdefault(name, []).append(distribution.version)
         if name.startswith(f"{CORE}-"):
@@ -63,13 +63,18 @@ def environment() -> Environment:
         code=__version__,
         installed=installed,
         providers=providers,
-        torch=_torch(),
+        torch=torch_build(),
         torch_backends={
             point.name: point.dist.name if point.dist else point.value
             for point in entry_points(group=_BACKENDS)
         },
         requirements=requirements,
     )
+
+
+def _canonical(name: str) -> str:
+    """As users type it: wheels write torch_npu into their metadata.  Source: PEP 503."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _brings(distribution: Distribution, package: str) -> bool:
@@ -80,7 +85,8 @@ def _brings(distribution: Distribution, package: str) -> bool:
     return any(file.parts[:2] == (package, "__init__.py") for file in distribution.files or ())
 
 
-def _torch() -> TorchBuild | None:
+def torch_build() -> TorchBuild | None:
+    """Of the torch that would be imported; None where there is none."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None

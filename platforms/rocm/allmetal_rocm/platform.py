@@ -15,21 +15,26 @@ from allmetal.platform.contract import (
     OpenOptions,
     Probe,
 )
+from allmetal.platform.environment import TorchBuild, torch_build
 from allmetal_rocm import capabilities
 from allmetal_rocm.probe import probe
 
 
 class RocmPlatform:
-    """AMD GPUs.  `root` is where the file system begins."""
+    """AMD GPUs.  `root` is where the file system begins; `torch` tells what torch was built for."""
 
     name = "rocm"
     contract_version = 1
 
-    def __init__(self, root: Path = Path("/")) -> None:
-        self._root = root
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        torch: Callable[[], TorchBuild | None] = torch_build,
+    ) -> None:
+        self._root, self._torch = root, torch
 
     def probe(self) -> Probe:
-        return probe(self._root)
+        return probe(self._root, self._torch())
 
     def open(self, device: DeviceInfo, options: OpenOptions = DEFAULT_OPTIONS) -> Device:
         from allmetal_rocm.device import open_device

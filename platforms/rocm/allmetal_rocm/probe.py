@@ -1,18 +1,23 @@
-"""Find AMD GPUs without opening one: PCI, the KFD topology in sysfs, /dev/kfd."""
+"""Find AMD GPUs without opening one: PCI, the KFD topology in sysfs, /dev/kfd; and what torch was
+built for, by its own file."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from allmetal.platform import sysfs
 from allmetal.platform.contract import Absent, Broken, DeviceInfo, Probe
+from allmetal.platform.environment import TorchBuild
+from allmetal_rocm.arch import ARCHS
 
 VENDOR = 0x1002
 _TOPOLOGY = "sys/class/kfd/kfd/topology/nodes"
 
 
-def probe(root: Path) -> Probe:
-    """Devices in the order of KFD's nodes, which is the runtime's."""
+def probe(root: Path, torch: TorchBuild | None) -> Probe:
+    """Devices in the order of KFD's nodes, which is the runtime's, but for those without kernels,
+    as a processor's own GPU beside a card."""
     classes = (sysfs.DISPLAY, sysfs.ACCELERATOR)
     cards = [d for d in sysfs.pci_devices(root, VENDOR) if d.base_class in classes]
     nodes = _gpu_nodes(root)
@@ -35,7 +40,27 @@ def probe(root: Path) -> Probe:
             "there is an AMD GPU and /dev/kfd, but none of its /dev/dri/renderD* files; "
             "in a container: start it with --device /dev/kfd --device /dev/dri"
         )
-    return [_device(root, index, node, cards) for index, node in enumerate(reachable)]
+    devices = [_device(root, node, cards) for node in reachable]
+    driven = [d for d in devices if not d.arch or d.arch in ARCHS]
+    if not driven:
+        return Broken(
+            f"{devices[0].name} at {devices[0].traits['pci']} is {devices[0].arch}; "
+            f"there are kernels for {', '.join(ARCHS)}"
+        )
+    if lacking := _wrong_torch(torch):
+        return Broken(f"{driven[0].name} at {driven[0].traits['pci']}, but {lacking}")
+    return [replace(device, index=index) for index, device in enumerate(driven)]
+
+
+def _wrong_torch(torch: TorchBuild | None) -> str | None:
+    if torch is not None and "hip" in torch.built_for:
+        return None
+    found = f"torch {torch.version} was built without ROCm" if torch else "torch is not installed"
+    return (
+        f"{found}: pip install --force-reinstall torch --index-url "
+        "https://download.pytorch.org/whl/rocmX.Y, X.Y being that of your ROCm "
+        "(https://pytorch.org/get-started/locally)"
+    )
 
 
 def _why_closed(cards: list[sysfs.PciDevice]) -> str:
@@ -61,15 +86,13 @@ def _gpu_nodes(root: Path) -> list[dict[str, int]]:
     return nodes
 
 
-def _device(
-    root: Path, index: int, node: dict[str, int], cards: list[sysfs.PciDevice]
-) -> DeviceInfo:
+def _device(root: Path, node: dict[str, int], cards: list[sysfs.PciDevice]) -> DeviceInfo:
     address = _address(node)
     card = next((c for c in cards if c.address == address), None)
     product = sysfs.text(card.folder / "product_name") if card else None
     memory = sysfs.number(card.folder / "mem_info_vram_total") if card else None
     return DeviceInfo(
-        index=index,
+        index=0,
         name=product or "AMD GPU",
         total_memory=memory or 0,
         arch=gfx_name(node.get("gfx_target_version", 0)),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from allmetal.platform.contract import Absent, Broken
+from allmetal.platform.environment import TorchBuild
 from allmetal.testing.machine import add_pci_device, write_files
 from allmetal_rocm import RocmPlatform
 from allmetal_rocm.probe import gfx_name
@@ -12,6 +13,11 @@ from allmetal_rocm.probe import gfx_name
 AMD, DISPLAY, ACCELERATOR = 0x1002, 0x03, 0x12
 NODES = "sys/class/kfd/kfd/topology/nodes"
 GIB = 1 << 30
+FOR_ROCM = TorchBuild(version="2.13.0+rocm7.1", built_for={"hip": "7.1"})
+
+
+def platform_on(root: Path, torch: TorchBuild | None = FOR_ROCM) -> RocmPlatform:
+    return RocmPlatform(root, lambda: torch)
 
 
 def machine_with_one_gpu(root: Path, *, base_class: int = ACCELERATOR) -> None:
@@ -50,7 +56,7 @@ def test_a_device_is_found_with_name_memory_and_architecture(
 ) -> None:
     machine_with_one_gpu(tmp_path, base_class=base_class)
 
-    found = RocmPlatform(tmp_path).probe()
+    found = platform_on(tmp_path).probe()
 
     assert not isinstance(found, Absent | Broken)
     assert [("AMD Instinct MI300X", 192 * GIB, "gfx942", "6.10.5", "0001:c1:00.0")] == [
@@ -72,7 +78,7 @@ def test_a_container_that_was_given_some_gpus_sees_those(tmp_path: Path) -> None
         tmp_path, {f"{NODES}/2/properties": "simd_count 1216\ndrm_render_minor 129\ndomain 0\n"}
     )
 
-    found = RocmPlatform(tmp_path).probe()
+    found = platform_on(tmp_path).probe()
 
     assert not isinstance(found, Absent | Broken)
     assert len(found) == 1
@@ -90,7 +96,7 @@ def test_what_bars_the_way_to_a_gpu_is_named(tmp_path: Path, removed: str, told:
     machine_with_one_gpu(tmp_path)
     (tmp_path / removed).unlink()
 
-    found = RocmPlatform(tmp_path).probe()
+    found = platform_on(tmp_path).probe()
 
     assert isinstance(found, Broken)
     assert told in found.reason
@@ -101,7 +107,72 @@ def test_a_gpu_under_another_driver_is_broken(tmp_path: Path) -> None:
         tmp_path, "0000:03:00.0", vendor=AMD, device=1, base_class=DISPLAY, driver="radeon"
     )
 
-    found = RocmPlatform(tmp_path).probe()
+    found = platform_on(tmp_path).probe()
 
     assert isinstance(found, Broken)
     assert "'radeon'" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("torch", "told"),
+    [
+        (None, "torch is not installed"),
+        (TorchBuild(version="2.13.0+cpu"), "torch 2.13.0+cpu was built without ROCm"),
+        (
+            TorchBuild(version="2.13.0", built_for={"cuda": "13.0"}),
+            "torch 2.13.0 was built without ROCm",
+        ),
+    ],
+)
+def test_a_torch_that_cannot_drive_the_gpu_is_named_with_what_to_type(
+    tmp_path: Path, torch: TorchBuild | None, told: str
+) -> None:
+    machine_with_one_gpu(tmp_path)
+
+    found = platform_on(tmp_path, torch).probe()
+
+    assert isinstance(found, Broken)
+    assert f"AMD Instinct MI300X at 0001:c1:00.0, but {told}" in found.reason
+    assert "pip install --force-reinstall torch --index-url" in found.reason
+
+
+def add_gpu_in_the_processor(root: Path, node: int) -> None:
+    write_files(
+        root,
+        {
+            f"{NODES}/{node}/properties": "simd_count 4\ngfx_target_version 100306\n"
+            f"location_id {0x0E << 8}\ndrm_render_minor 129\n",
+            "dev/kfd": "",
+            "dev/dri/renderD129": "",
+        },
+    )
+
+
+def test_a_gpu_without_kernels_is_broken(tmp_path: Path) -> None:
+    add_gpu_in_the_processor(tmp_path, 1)
+
+    found = platform_on(tmp_path).probe()
+
+    assert isinstance(found, Broken)
+    assert "at 0000:0e:00.0 is gfx1036; there are kernels for gfx90a, gfx942" in found.reason
+
+
+def test_a_gpu_without_kernels_beside_a_card_is_passed_over(tmp_path: Path) -> None:
+    machine_with_one_gpu(tmp_path)
+    add_gpu_in_the_processor(tmp_path, 2)
+
+    found = platform_on(tmp_path).probe()
+
+    assert not isinstance(found, Absent | Broken)
+    assert [(0, "gfx942")] == [(d.index, d.arch) for d in found]
+
+
+def test_a_driver_that_tells_no_architecture_leaves_it_to_torch(tmp_path: Path) -> None:
+    machine_with_one_gpu(tmp_path)
+    node = tmp_path / NODES / "1/properties"
+    node.write_text(node.read_text().replace("gfx_target_version 90402\n", ""))
+
+    found = platform_on(tmp_path).probe()
+
+    assert not isinstance(found, Absent | Broken)
+    assert [""] == [d.arch for d in found]

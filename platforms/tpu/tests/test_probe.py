@@ -7,6 +7,7 @@ import pytest
 
 from allmetal.platform.contract import Absent, Broken, DeviceInfo
 from allmetal.testing.machine import add_pci_device, write_files
+from allmetal_plugins.torch_needs import allmetal_torch_needs
 from allmetal_tpu import TpuPlatform
 from allmetal_tpu.probe import probe
 
@@ -149,3 +150,11 @@ def test_the_torches_that_torchtpu_is_made_for_are_taken(tmp_path: Path, torch: 
     machine_with_four_chips(tmp_path)
 
     assert len(list(probe(tmp_path, {**COMPLETE, "torch": torch}))) == 4  # type: ignore[arg-type]
+
+
+def test_the_doctor_asks_for_what_the_probe_asks_for(tmp_path: Path) -> None:
+    (need,) = (need for need in allmetal_torch_needs() if need.platform == "tpu")
+    machine_with_four_chips(tmp_path)
+
+    assert need.extension in COMPLETE
+    assert broken(tmp_path, {"torch": "2.13.0"}).endswith(need.install)

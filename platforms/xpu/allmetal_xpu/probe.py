@@ -1,4 +1,5 @@
-"""Find Intel GPUs without opening one: PCI, the DRM driver in sysfs, /dev/dri, Level Zero."""
+"""Find Intel GPUs without opening one: PCI, the DRM driver in sysfs, /dev/dri, Level Zero; and what
+torch was built for, by its own file."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ from pathlib import Path
 
 from allmetal.platform import sysfs
 from allmetal.platform.contract import Absent, Broken, DeviceInfo, Probe
+from allmetal.platform.environment import TorchBuild
 
 VENDOR = 0x8086
 _DRIVERS = ("xe", "i915")
 _LOADER, _RUNTIME = "libze_loader.so.1", "libze_intel_gpu.so.1"
 
 
-def probe(root: Path) -> Probe:
+def probe(root: Path, torch: TorchBuild | None) -> Probe:
     """Devices in bus order.  Integrated GPUs count, and say so in their traits."""
     cards = [d for d in sysfs.pci_devices(root, VENDOR) if d.base_class == sysfs.DISPLAY]
     if not cards:
@@ -35,6 +37,14 @@ def probe(root: Path) -> Probe:
         return Broken(
             f"Intel GPU at {usable[0].address}, but not the driver's libraries "
             f"{', '.join(missing)}: install Intel's compute runtime (Level Zero)"
+        )
+    if torch is None or "xpu" not in torch.built_for:
+        found = (
+            f"torch {torch.version} was built without XPU" if torch else "torch is not installed"
+        )
+        return Broken(
+            f"Intel GPU at {usable[0].address}, but {found}: pip install --force-reinstall torch "
+            "--index-url https://download.pytorch.org/whl/xpu"
         )
     return [_device(index, card) for index, card in enumerate(usable)]
 

@@ -10,14 +10,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from allmetal import __version__
 from allmetal.platform.contract import Absent, Broken, DeviceInfo
 from allmetal.platform.discover import Denied, Failed, Found, NotInstalled, State, discover
 from allmetal.platform.doctor import Finding, examine, healthy, render_findings
-from allmetal.platform.environment import Environment, TorchBuild, read_build
+from allmetal.platform.environment import Environment, TorchBuild, environment, read_build
 from allmetal.platform.hints import HardwareHint, TorchNeed
 from allmetal.platform.null import NullPlatform
 from allmetal.plugins.manager import Plugin
+from allmetal.testing.machine import write_files
 
 HOST = DeviceInfo(index=0, name="host 1", total_memory=1, traits={"kind": "host"})
 
@@ -184,6 +187,16 @@ def test_a_card_that_torch_needs_an_extension_for_is_told_which() -> None:
     assert not errors(
         ("blue", (CARD,)), announced=Announced(needs=[BLUE]), python=machine(installed=installed)
     )
+
+
+def test_an_extension_is_found_however_its_wheel_spells_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(
+        tmp_path, {"Torch_Blue-2.13.dist-info/METADATA": "Name: Torch_Blue\nVersion: 2.13\n"}
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert environment().installed["torch-blue"] == ["2.13"]
 
 
 def test_nobody_asks_for_a_torch_of_hardware_that_is_not_here() -> None:
