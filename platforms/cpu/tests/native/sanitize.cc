@@ -25,7 +25,11 @@
                                             int, float, float);                                  \
   extern "C" void am_rms_norm_##NAME(T*, T*, const T*, const T*, const T*, int64_t, int64_t,     \
                                      float, float, int);                                         \
-  extern "C" void am_gated_activation_##NAME(T*, const T*, int64_t, int64_t, int);
+  extern "C" void am_gated_activation_##NAME(T*, const T*, int64_t, int64_t, int);              \
+  extern "C" void am_moe_##NAME(T*, const T*, const void*, const float*, const int64_t*,         \
+                                const int64_t*, const int64_t*, float, int, int64_t);            \
+  extern "C" void am_decode_rows_##NAME(T*, const uint8_t*, const int64_t*, int64_t, int64_t,    \
+                                        int);
 
 AM_API(bf16, uint16_t)
 AM_API(f32, float)
@@ -81,6 +85,8 @@ struct Bf16 {
   static constexpr auto attention_input = am_attention_input_bf16;
   static constexpr auto rms_norm = am_rms_norm_bf16;
   static constexpr auto gated_activation = am_gated_activation_bf16;
+  static constexpr auto moe = am_moe_bf16;
+  static constexpr auto decode_rows = am_decode_rows_bf16;
 };
 
 struct F32 {
@@ -92,7 +98,16 @@ struct F32 {
   static constexpr auto attention_input = am_attention_input_f32;
   static constexpr auto rms_norm = am_rms_norm_f32;
   static constexpr auto gated_activation = am_gated_activation_f32;
+  static constexpr auto moe = am_moe_f32;
+  static constexpr auto decode_rows = am_decode_rows_f32;
 };
+
+struct Format {  // of GGML
+  int type, elements, bytes;
+};
+const Format formats[] = {
+    {2, 32, 18},    {3, 32, 20},    {6, 32, 22},    {7, 32, 24},    {8, 32, 34},
+    {10, 256, 84},  {11, 256, 110}, {12, 256, 144}, {13, 256, 176}, {14, 256, 210}};
 
 template <class K>
 void linears() {
@@ -107,17 +122,89 @@ void linears() {
   const int64_t group = upto(1, 40), groups = upto(1, 9), wide = group * groups;
   K::linear_int8(y.data(), some<T>(M * wide).data(), some<int8_t>(N * wide).data(),
                  some<float>(N * groups).data(), b, M, N, wide, group);
-  struct Format {
-    int type, elements, bytes;
-  };
-  static const Format formats[] = {
-      {2, 32, 18},    {3, 32, 20},    {6, 32, 22},    {7, 32, 24},    {8, 32, 34},
-      {10, 256, 84},  {11, 256, 110}, {12, 256, 144}, {13, 256, 176}, {14, 256, 210}};
   for (const auto& [type, elements, bytes] : formats) {
     const int64_t blocks = upto(1, elements == 32 ? 12 : 5), channels = blocks * elements;
     K::linear_blocks(y.data(), some<T>(M * channels).data(), some<uint8_t>(N * blocks * bytes).data(),
                      b, M, N, channels, type);
   }
+}
+
+// Rows of a vocabulary in blocks, the last one too.
+template <class K>
+void tables() {
+  for (const auto& [type, elements, bytes] : formats) {
+    const int64_t rows = upto(1, 9), blocks = upto(1, 5), C = blocks * elements;
+    std::vector<int64_t> ids(upto(0, 6));
+    for (int64_t& id : ids) id = upto(0, 3) ? upto(0, rows - 1) : rows - 1;
+    K::decode_rows(some<typename K::T>(ids.size() * C).data(),
+                   some<uint8_t>(rows * blocks * bytes).data(), ids.data(), int64_t(ids.size()), C,
+                   type);
+  }
+}
+
+// An expert's matrix of N x C, stored as experts.h says.
+struct Expert {
+  std::vector<uint8_t> bytes;
+  std::vector<float> scale;
+  uint8_t* panels = nullptr;
+
+  template <class T>
+  Expert(int64_t N, int64_t C, int64_t form, T) {
+    if (form == 0) {
+      auto w = some<T>(N * C);
+      bytes.resize(N * C * sizeof(T));
+      std::memcpy(bytes.data(), w.data(), bytes.size());
+    } else if (form == 1) {
+      bytes = some<uint8_t>(N * C), scale = some<float>(N);
+    } else {
+      bytes = some<uint8_t>(N * C / 32 * 34);
+      if (form == 2) return;
+      panels = static_cast<uint8_t*>(std::aligned_alloc(64, am_panel_bytes(N, C, 8)));
+      am_pack_panels(panels, bytes.data(), nullptr, N, C, 8);
+    }
+  }
+  Expert(Expert&& other) : bytes(std::move(other.bytes)), scale(std::move(other.scale)) {
+    std::swap(panels, other.panels);
+  }
+  ~Expert() { std::free(panels); }
+
+  int64_t at() const { return reinterpret_cast<int64_t>(panels ? panels : bytes.data()); }
+  int64_t scales() const { return reinterpret_cast<int64_t>(scale.empty() ? nullptr : scale.data()); }
+};
+
+template <class K>
+void experts() {
+  typedef typename K::T T;
+  const int64_t groups = upto(0, 1) ? 1 : upto(2, 4), E = groups * upto(2, 6);
+  const int64_t top_groups = upto(1, groups), k = upto(1, E / groups * top_groups);
+  const int64_t M = upto(0, 1) ? upto(0, 3) : upto(0, 60), C = 32 * upto(1, 4), I = 32 * upto(1, 3);
+  int64_t forms[2];
+  for (int64_t& form : forms) {
+    const bool panels = sizeof(T) == 2 && am_panel_bytes(32, 32, 8);
+    form = upto(0, panels ? 3 : 2);
+  }
+  std::vector<Expert> all;
+  std::vector<int64_t> gate_up, down;
+  for (int64_t e = 0; e < E; e++) {
+    all.emplace_back(2 * I, C, forms[0], T());
+    gate_up.push_back(all.back().at()), gate_up.push_back(all.back().scales());
+    all.emplace_back(C, I, forms[1], T());
+    down.push_back(all.back().at()), down.push_back(all.back().scales());
+  }
+  const int64_t kinds[] = {0, 0, 8, 8};
+  const int64_t shape[] = {E, C, I, upto(0, 3), k, upto(0, 1), upto(0, 1), groups, top_groups,
+                           forms[0], forms[1], kinds[forms[0]], kinds[forms[1]], 16, 16};
+  auto wide = some<float>(M * E), correction = some<float>(E);
+  auto narrow = some<T>(M * E);
+  for (int64_t i = 0; i < M * E; i++) {
+    if (upto(0, 9) == 0) wide[i] = upto(0, 1) ? std::nanf("") : -INFINITY;
+    if (i % E == 0 && upto(0, 1)) wide[i] += 1000;  // all to one
+  }
+  const bool is_wide = upto(0, 1);
+  const void* logits = is_wide ? static_cast<void*>(wide.data()) : narrow.data();
+  K::moe(some<T>(M * C).data(), some<T>(M * C).data(), logits,
+         upto(0, 1) ? correction.data() : nullptr, gate_up.data(), down.data(), shape, 1.5f, is_wide,
+         M);
 }
 
 // Weights of all kinds of panels, where the instruction set has them.
@@ -288,6 +375,8 @@ int main(int argc, char** argv) {
       linears<Bf16>(), linears<F32>();
       attentions<Bf16>(), attentions<F32>();
       elementwise<Bf16>(), elementwise<F32>();
+      tables<Bf16>(), tables<F32>();
+      experts<Bf16>(), experts<F32>();
       panels();
       samplings();
       programs();
