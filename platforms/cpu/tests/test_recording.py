@@ -23,6 +23,7 @@ from allmetal.testing.conformance.tiny_models import KINDS, save_model
 from allmetal_cpu.native import library
 from allmetal_cpu.native.linear import LINEAR, NUMBERS
 from allmetal_cpu.native.rms_norm import RMS_NORM
+from allmetal_cpu.ops.linear import OneDNNLinear
 from allmetal_cpu.recording import CpuGraphs, by_hand
 from allmetal_cpu.recording.arena import Arena
 from allmetal_cpu.recording.graphs import CpuGraph
@@ -136,6 +137,32 @@ def test_what_only_torch_can_do_is_called_again_in_its_place() -> None:
     x.neg_()
     graph.replay()
     assert torch.equal(out, (x * 2).tanh().clamp(min=-0.5).sort(dim=1).values + x)
+
+
+def test_products_of_weights_that_onednn_keeps_are_called_again() -> None:
+    """Those have no storage that could be compared with another's."""
+    spec = LinearSpec(
+        dtype="float32",
+        in_features=64,
+        out_features=96,
+        bias=False,
+        weight=DenseWeight(dtype="float32"),
+    )
+    linear = OneDNNLinear().build(spec)
+    weight = linear.pack({"weight": normal(96, 64, dtype=torch.float32)})
+    x, out = normal(3, 64, dtype=torch.float32), torch.zeros(3, 96)
+
+    def run() -> None:
+        out.copy_(linear(x, weight, None) * 2.0)
+
+    graph = record(run)
+    assert graph.by_hand == ("_linear_pointwise",)
+    x.neg_()
+    run()
+    expected = out.clone()
+    out.zero_()
+    graph.replay()
+    assert torch.equal(out, expected)
 
 
 def test_python_that_declares_itself_is_called_again() -> None:
