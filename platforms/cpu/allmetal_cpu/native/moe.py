@@ -108,8 +108,11 @@ def _shape(spec: MoESpec, gate_up: NativeLinear, down: NativeLinear) -> torch.Te
 
 def _addresses(packed: Sequence[PackedWeight]) -> torch.Tensor:
     def of(one: PackedWeight) -> tuple[int, int]:
-        weight, scale = one if isinstance(one, tuple) else (one, None)
-        return weight.data_ptr(), pointer(scale) or 0
+        if isinstance(one, tuple):
+            weight, scale = one
+            return weight.data_ptr(), pointer(scale) or 0
+        assert isinstance(one, torch.Tensor)
+        return one.data_ptr(), 0
 
     return torch.tensor([of(one) for one in packed], dtype=torch.int64)
 
