@@ -204,6 +204,46 @@ def test_a_channel_of_huge_values_leaves_the_others_their_precision(  # type: ig
         assert error.norm() <= 0.01 * expected.norm()
 
 
+def rounded_as_ggml(x: torch.Tensor, group: int) -> torch.Tensor:
+    """8 bits a value and a scale a group: what llama.cpp makes of activations."""
+    parts = x.double().unflatten(1, (-1, group))
+    step = (parts.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-30)
+    return ((parts / step).round() * step).flatten(1)
+
+
+@pytest.mark.parametrize("shape", ["even", "a channel of each group", "all magnitudes", "zeros"])
+@pytest.mark.parametrize(("ggml_type", "group"), [("Q8_0", 32), ("Q4_K", 256), ("Q6_K", 256)])
+def test_activations_are_rounded_no_coarser_than_ggml_does(  # type: ignore[no-untyped-def]
+    ggml_type, group, shape, generator, accepting
+) -> None:
+    spec = LinearSpec(
+        dtype="bfloat16",
+        in_features=1024,
+        out_features=96,
+        bias=False,
+        weight=GGUFWeight(type=ggml_type),
+    )
+    raw = torch.randint(0, 256, (96, row_bytes(ggml_type, 1024)), generator=generator)
+    blocks = raw.to(torch.uint8).view(96, -1, BLOCKS[ggml_type].nbytes)
+    with_small_scales(blocks, ggml_type)
+    weights = {"weight": blocks.flatten(1)}
+    x = torch.randn(40, 1024, generator=generator)
+    if shape == "a channel of each group":
+        x[:, ::32] *= 1000
+    elif shape == "all magnitudes":
+        x *= 10 ** torch.linspace(-6, 6, 1024)
+    elif shape == "zeros":
+        x[::2], x[:, :512] = 0, 0
+    x = x.bfloat16()
+    expected = exactly(spec, weights, x, None)
+    theirs = exactly(spec, weights, rounded_as_ggml(x, group), None) - expected
+    last_place = expected.norm(dim=1) * 2**-8  # of the result, which is bfloat16
+    for kernel in accepting(spec):
+        op = kernel.build(spec)
+        error = (op(x, op.pack(weights), None).double() - expected).norm(dim=1)
+        assert (error <= theirs.norm(dim=1) + last_place).all(), kernel.name
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("weight", [INT8, GGUFWeight(type="Q4_K")], ids=["int8", "Q4_K"])
 def test_a_token_that_is_not_finite_spoils_no_other_and_is_not_hidden(  # type: ignore[no-untyped-def]
