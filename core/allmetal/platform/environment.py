@@ -73,7 +73,7 @@ def environment() -> Environment:
 
 
 def _canonical(name: str) -> str:
-    """As users type it: wheels write torch_npu into their metadata.  Source: PEP 503."""
+    """As users type it: wheels write underscores into their metadata.  Source: PEP 503."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
