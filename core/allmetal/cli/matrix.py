@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
 from pathlib import Path
 
 FORMATS = ("table", "md", "json", "html")
@@ -54,6 +56,13 @@ def execute(args: argparse.Namespace) -> int:
     evidence = [*read_evidence([*shipped(), *args.evidence]), *of_plugins()]
     made = matrix(evidence=evidence, live=not args.any_device)
     made = narrowed(made, args.platform, args.feature)
-    renderers = {"table": as_table, "md": as_markdown, "json": as_json, "html": as_page}
-    print(renderers[args.format](made))
+    if args.format == "table":
+        print(as_table(made, _width()))
+    else:
+        print({"md": as_markdown, "json": as_json, "html": as_page}[args.format](made))
     return 0
+
+
+def _width() -> int:
+    """Of the terminal; 0 where what is printed goes elsewhere, and lines stay whole."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0

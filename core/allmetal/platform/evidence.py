@@ -18,9 +18,9 @@ from allmetal.errors import ConfigError
 
 FORMAT = 1
 Kind: TypeAlias = Literal["run", "emulated", "schema-checked", "compiled"]
-"""What a passed test proves.  run: it ran on the device.  emulated: the vendor's software ran, and
-other hardware, or the host, computed.  schema-checked: calls were held against the vendor's own
-declarations.  compiled: kernels were compiled for the device."""
+"""What a passed test proves.  run: it ran on the device.  emulated: the host computed for the
+device, below the vendor's software or by interpreting kernels.  schema-checked: calls were held
+against the vendor's own declarations.  compiled: kernels were compiled for the device."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 State: TypeAlias = Literal[
     "tested", "emulated", "schema-checked", "compiled", "failing", "declared", "untested", ""
@@ -40,7 +40,8 @@ class Tally:
 class Evidence:
     """One run of the kit.  `levels`: those that were run; `speed` is kept as it was written.
     `kind`: what a passed test proves.  `emulated`: features that the platform called so then, whose
-    tests say nothing of a kernel that came later."""
+    tests say nothing of a kernel that came later.  `left_out`: tests of these levels that were not
+    run, in words; no levels: what was run is not the kit's."""
 
     platform: str
     plugin: str
@@ -57,6 +58,7 @@ class Evidence:
     speed: Sequence[Mapping[str, Any]] = ()
     kind: Kind = "run"
     emulated: frozenset[str] = frozenset()
+    left_out: str = ""
     path: str = ""
 
     @property
@@ -83,9 +85,9 @@ def state_of(feature: str, claimed: bool | None, evidence: Sequence[Evidence]) -
     if any(tally.failed for _, tally in tallies):
         return "failing"
     proved = {kind for kind, tally in tallies if tally.passed}
-    strongest = next((kind for kind in KINDS if kind in proved), None)
-    if strongest is not None:
-        return "tested" if strongest == "run" else strongest
+    for kind in KINDS:
+        if kind in proved:
+            return "tested" if kind == "run" else kind
     return "declared" if claimed else "untested"
 
 
@@ -153,6 +155,7 @@ def _read(file: Path) -> Evidence:
             speed=made.get("speed", ()),
             kind=kind_of(made.get("kind", "run")),
             emulated=frozenset(name for name, each in said.items() if each["word"] == "emulated"),
+            left_out=made.get("left_out", ""),
             path=str(file),
         )
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -110,6 +110,8 @@ def _remedy(found: Found) -> str | None:
             return install
         case Failed():
             return "allmetal doctor shows its traceback"
+        case Absent():
+            return f"allmetal matrix --platform {found.name} says what it would do with a device"
         case _:
             return None
 

@@ -32,10 +32,11 @@ def evidence_of(
     plugin: str,
     levels: Sequence[int],
     *,
+    left_out: str = "",
     speed: bool = False,
 ) -> dict[str, Any]:
     """Plain values for json.  Opens the device once for its versions; with `speed`, times its
-    kernels too."""
+    kernels too.  `left_out`: which tests of `levels` were not run, in words."""
     device = platform.open(info)
     try:
         versions, advice = dict(device.versions()), device.advice(MODEL)
@@ -54,6 +55,7 @@ def evidence_of(
         "versions": _versions() | versions,
         "system": python_platform.platform(),
         "levels": sorted(levels),
+        "left_out": left_out,
         "seconds": round(run.seconds, 1),
         "capabilities": {name: asdict(cell_of(capability(table, name))) for name in FEATURES},
         "correctness": _correctness(run.results),

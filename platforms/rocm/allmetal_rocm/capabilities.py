@@ -8,7 +8,6 @@ from allmetal.platform.contract import (
     DeviceInfo,
     Emulated,
     Native,
-    Unknown,
     Unsupported,
 )
 from allmetal_rocm.aiter import package
@@ -52,7 +51,7 @@ def _int8(device: DeviceInfo) -> Capability:
 def _float8_weights(device: DeviceInfo, expanded: Capability) -> Capability:
     arch = ARCHS.get(plain(device.arch))
     if arch is None:
-        return Unknown("the probe could not tell which architecture it is")
+        return Emulated("the reference kernels; CDNA 3, CDNA 4 and RDNA 4 have hipblaslt_float8")
     return Native("hipblaslt_float8") if arch.float8 else expanded
 
 
@@ -60,7 +59,7 @@ def _float8(device: DeviceInfo) -> Capability:
     """By what the compiler makes of it: instructions that turn 8 bits into more, or many others."""
     arch = ARCHS.get(plain(device.arch))
     if arch is None:
-        return Unknown("the probe could not tell which architecture it is")
+        return Emulated("triton_attention; only CDNA 3 and 4 widen them with instructions")
     if arch.float8 == "fnuz":
         return Native("triton_attention; the codes are OCP's, and read as half of what they mean")
     if arch.family == "CDNA 4":

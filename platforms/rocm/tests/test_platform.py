@@ -12,9 +12,10 @@ import torch
 
 from allmetal.errors import PlatformError
 from allmetal.platform.capabilities import FEATURES
-from allmetal.platform.contract import DeviceInfo, Emulated, ModelFacts, Native, Unknown
+from allmetal.platform.contract import DeviceInfo, Emulated, ModelFacts, Native
 from allmetal_rocm import RocmPlatform, device
 from allmetal_rocm.advice import advise
+from allmetal_triton.device.collectives import TorchCollectives
 
 MI300X = DeviceInfo(
     index=0, name="AMD Instinct MI300X", total_memory=192 << 30, arch="gfx942:sramecc+:xnack-"
@@ -69,7 +70,7 @@ def test_a_gpu_is_found_by_its_address_and_one_hidden_is_told_apart(rocm_build: 
     there = RocmPlatform().open(replace(MI300X, traits={"pci": "0000:18:00.0"}))
     assert there.torch_device == "cuda:0"
     assert there.graphs is not None
-    assert there.communicator is not None
+    assert there.communicator == TorchCollectives("nccl", "cuda:0")
     with pytest.raises(PlatformError, match=r"0000:2a:00\.0 is hidden") as error:
         RocmPlatform().open(replace(MI300X, traits={"pci": "0000:2a:00.0"}))
     assert "HIP_VISIBLE_DEVICES" in (error.value.hint or "")
@@ -96,9 +97,8 @@ def test_eight_bit_caches_are_told_apart_by_who_widens_them() -> None:
         native = answer(arch)
         assert isinstance(native, Native)
         assert how in native.by
-    for arch in ("gfx90a", "gfx1100", "gfx1201"):
+    for arch in ("gfx90a", "gfx1100", "gfx1201", ""):
         assert isinstance(answer(arch), Emulated)
-    assert isinstance(answer(""), Unknown)
 
 
 def test_every_capability_is_a_known_feature() -> None:

@@ -21,6 +21,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
+from triton.compiler import compiler
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
@@ -125,7 +126,9 @@ def compiling_for(backend: str, arch: int | str) -> Iterator[list[Usage]]:
 
 
 def _forget_compiled() -> None:
-    """Kernels are cached by device number, and every target here is device 0."""
+    """Kernels and the limit of shared memory are cached by device number, and every target here is
+    device 0."""
+    compiler.max_shared_mem.cache_clear()
     # By type and not isinstance: that would wake every lazy object in the process.
     for function in [f for f in gc.get_objects() if issubclass(type(f), JITFunction)]:
         function.device_caches.clear()

@@ -42,7 +42,11 @@ class Host(NullDevice):
     """The host's memory for the device's."""
 
     def advice(self, model: ModelFacts) -> Advice:
-        return Advice(dtype="float32", max_num_batched_tokens=64)
+        return Advice(
+            dtype="float32",
+            dtype_reason="the interpreter rounds narrower ones wrongly",
+            max_num_batched_tokens=64,
+        )
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch
 from allmetal.errors import PlatformError
 from allmetal.platform.capabilities import FEATURES
 from allmetal.platform.contract import DeviceInfo, ModelFacts, Native, Unsupported
+from allmetal_triton.device.collectives import TorchCollectives
 from allmetal_xpu import XpuPlatform, device
 from allmetal_xpu.advice import advise
 
@@ -67,7 +68,7 @@ def test_what_torch_says_of_the_driver_is_reported(
 def test_a_gpu_opens_and_one_hidden_is_told_apart(xpu_build: None) -> None:
     there = XpuPlatform().open(MAX1550)
     assert there.torch_device == "xpu:0"
-    assert there.communicator is not None
+    assert there.communicator == TorchCollectives("xccl", "xpu:0")
     with pytest.raises(PlatformError, match="torch sees 1 Intel GPUs") as error:
         XpuPlatform().open(replace(MAX1550, index=1))
     assert "ZE_AFFINITY_MASK" in (error.value.hint or "")

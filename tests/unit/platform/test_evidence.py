@@ -53,6 +53,8 @@ def test_a_file_is_read_back(tmp_path: Path) -> None:
     said = {"moe": {"word": "emulated"}, "mla": {"word": "native"}}
     (found,) = read_evidence([write(tmp_path, capabilities=said)])
     assert found.emulated == {"moe"}
+    (found,) = read_evidence([write(tmp_path, left_out="the rest")])
+    assert found.left_out == "the rest"
     assert read_evidence([]) == []
 
 

@@ -184,6 +184,29 @@ def test_a_terminal_shows_words_marks_and_what_is_wrong_or_to_install() -> None:
     assert 'other: other 1.0; it is not installed; pip install "allmetal[other]"' in lines
 
 
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_narrow_terminal_is_not_overrun(width: int) -> None:
+    six = [found(f"metal{n}", Absent("nothing " * 30), Metal()) for n in range(6)]
+    table = as_table(matrix([*PLATFORMS[:1], *six], evidence=RUNS), width)
+    lines = table.splitlines()
+    assert max(map(len, lines)) <= max(width, 24 + 7 * 8)
+    (line,) = [x for x in lines if x.startswith("dtype.float32 ")]
+    assert ("native" in line) == (width == 200)
+    assert ("nat native, emu emulated" in table) == (width != 200)
+    reasons = as_table(narrowed(matrix(PLATFORMS, evidence=RUNS), ["metal"]), width)
+    assert max(map(len, reasons.splitlines())) <= width
+    whole = as_table(narrowed(matrix(PLATFORMS, evidence=RUNS), ["metal"]))
+    assert whole.split() == reasons.split()
+
+
+def test_evidence_says_what_was_left_out_and_where_it_is_not_the_kits() -> None:
+    part = replace(RUNS[1], left_out="draws of tokens")
+    other = replace(RUNS[1], device="red, blue", kind="compiled", levels=(), date="2026-01-09")
+    text = as_table(matrix(PLATFORMS, evidence=[part, other]))
+    assert "at levels 0, 1, without draws of tokens (torch 3.0" in text
+    assert "  tests of 2026-01-09 on red, blue, compiled: 5 passed, 1 failed, 2 skipped (" in text
+
+
 def test_one_platform_or_one_feature_is_shown_with_reasons() -> None:
     made = matrix(PLATFORMS, evidence=RUNS)
     text = as_table(narrowed(made, ["metal"]))

@@ -93,7 +93,7 @@ def test_unused_hardware_beside_a_working_accelerator_is_a_note() -> None:
     [
         (NotInstalled("pip install it"), "not installed", "pip install it"),
         (Failed("ImportError: libfast"), "ImportError: libfast", "doctor"),
-        (Absent("no such thing"), "no such thing", None),
+        (Absent("no such thing"), "no such thing", "allmetal matrix --platform fast"),
         (Broken("no driver"), "no driver", None),
         (Denied("denied by X"), "denied by X", None),
     ],

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +24,9 @@ from triton.backends.driver import DriverBase
 from triton.runtime import driver
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "triton" / "tests"))
-import compile_all as usual
+import usual
 
-from allmetal.platform.contract import DeviceInfo
+from allmetal.platform.contract import AnyKernel, DeviceInfo, Spec
 from allmetal_triton.kernels import kernels
 from allmetal_xpu.kernels import target
 
@@ -118,31 +118,33 @@ def _functions() -> list[Any]:
     return [f for f in gc.get_objects() if issubclass(type(f), kind)]
 
 
-def steps(offered: Any) -> dict[str, Callable[[], None]]:
-    """Op family -> what launches its kernels."""
-    attention, given = usual.LLAMA, usual.INPUTS[0]
-    return {
-        "attention": lambda: usual.compile_attention(attention, offered),
-        "attention_input": lambda: usual.compile_input(given, offered),
-        "moe": lambda: usual.compile_moe(offered),
-        "rest": lambda: usual.compile_the_rest(offered),
-    }
+STEPS: Mapping[str, Sequence[Spec]] = {
+    "attention": [usual.LLAMA],
+    "attention_input": [usual.INPUTS[0]],
+    "moe": [usual.EXPERTS],
+    "rest": usual.REST,
+}
+"""What is compiled together."""
+
+
+def offered_for(arch: str) -> Mapping[str, Sequence[AnyKernel]]:
+    info = DeviceInfo(index=0, name=arch, total_memory=0)
+    return kernels(replace(target(info), num_cores=lambda: 64))
 
 
 def main() -> None:
     found: dict[str, dict[str, Any]] = {}
     for number, arch in ARCHS.items():
-        info = DeviceInfo(index=0, name=arch, total_memory=0)
-        offered = kernels(replace(target(info), num_cores=lambda: 64))
+        offered = offered_for(arch)
         found[arch] = {}
-        for name, run in steps(offered).items():
+        for name, specs in STEPS.items():
             if sys.argv[1:] and name not in sys.argv[1:]:
                 continue
             compiled.clear()
             failure = ""
             with compiling_for(number):
                 try:
-                    run()
+                    failure = "; ".join(filter(None, (usual.launch(s, offered) for s in specs)))
                 except Exception as error:
                     lines = str(error).strip().splitlines() or [""]
                     failure = f"{type(error).__name__}: {lines[0]}"
