@@ -36,10 +36,17 @@ def _scores(q, k, scale, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr):
 def _number(x):
     """Zero for the code that is zero with a sign in usual formats, and no number where it has none:
     others than our own writer leave it in a cache."""
-    if x.dtype.is_fp8e4b8() or x.dtype.is_fp8e5b16():
-        code = x.to(tl.int8, bitcast=True)
-        return tl.where(code == -128, tl.zeros_like(code), code).to(x.dtype, bitcast=True)
+    if x.dtype.is_fp8e4b8():
+        x = _zero_for_none(x)
+    if x.dtype.is_fp8e5b16():
+        x = _zero_for_none(x)
     return x
+
+
+@triton.jit
+def _zero_for_none(x):
+    code = x.to(tl.int8, bitcast=True)
+    return tl.where(code == -128, tl.zeros_like(code), code).to(x.dtype, bitcast=True)
 
 
 @triton.jit
