@@ -9,46 +9,11 @@ from __future__ import annotations
 
 import torch
 
+from allmetal.platform.reference import sampling_rows
 from allmetal.platform.specs import SamplingOp, SamplingSpec
 from allmetal_tpu.ops.kernel import XlaKernel, running_sum
 
 _BELOW_ONE = 1.0 - 2.0**-23
-
-
-def _make(spec: SamplingSpec) -> SamplingOp:
-    def sampling(
-        logits: torch.Tensor,
-        temperature: torch.Tensor | None,
-        top_k: torch.Tensor | None,
-        top_p: torch.Tensor | None,
-        min_p: torch.Tensor | None,
-        uniform: torch.Tensor | None,
-    ) -> torch.Tensor:
-        assert logits.shape[1] == spec.vocab_size
-        greedy = logits.argmax(-1)
-        if temperature is None or not logits.shape[0]:
-            return greedy
-        assert uniform is not None
-        heat = torch.where(temperature > 0, temperature, 1.0)[:, None]
-        logs = (logits - logits.amax(-1, keepdim=True)) / heat
-        if min_p is not None:
-            logs = logs.masked_fill(logs < min_p.log()[:, None], float("-inf"))
-        if top_k is not None:
-            logs = _keep_top_k(logs, top_k)
-        masses = logs.exp()
-        if top_p is not None:
-            masses = _keep_top_p(masses, top_p[:, None])
-        return torch.where(temperature > 0, _draw(masses, uniform[:, None]), greedy)
-
-    return sampling
-
-
-def _keep_top_k(logs: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
-    """Tokens no less likely than the k-th; 0 is off."""
-    size = logs.shape[1]
-    last = torch.where(top_k > 0, top_k.clamp(max=size), size).long() - 1
-    lowest = logs.sort(dim=-1, descending=True).values.gather(1, last[:, None])
-    return logs.masked_fill(logs < lowest, float("-inf"))
 
 
 def _keep_top_p(masses: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
@@ -69,6 +34,10 @@ def _draw(masses: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     goal = torch.minimum(uniform * largest, largest * _BELOW_ONE)
     ids = torch.arange(masses.shape[1], device=masses.device)
     return torch.where((sums > goal) & there, ids, masses.shape[1] - 1).amin(-1)
+
+
+def _make(spec: SamplingSpec) -> SamplingOp:
+    return sampling_rows.make(spec, _keep_top_p, _draw)
 
 
 KERNEL: XlaKernel[SamplingSpec, SamplingOp] = XlaKernel("xla_sampling", lambda spec: None, _make)
